@@ -7,8 +7,8 @@ HTTP from request to the last byte. ``python -m benchmarks.scrape`` prints it.
 
 from __future__ import annotations
 
-import os
 import signal
+import socket
 import statistics
 import subprocess
 import sys
@@ -22,10 +22,10 @@ from random import Random
 
 import click
 
+from headrace.streams.metrics.snapshots import WorkerSnapshot
+from headrace.streams.supervisor.channel import Channel, Report
 from headrace.streams.supervisor.status_line import LoggedStatus
 from headrace.streams.supervisor.supervisor import Supervisor
-from headrace.streams.supervisor.worker_handle import LineReader
-from headrace.streams.supervisor.worker_reports import MetricsReport, Report, decode, report_channel
 from headrace.streams.testing.memory_worker import EventLog
 from headrace.streams.worker.restarts import RestartLimits
 from headrace.streams_web.server import HttpServer
@@ -42,14 +42,15 @@ class FedWorker:
 
     def __init__(self, index: int, tasks: int) -> None:
         self._index = index
-        self._file, theirs = report_channel()
-        self._lines = LineReader(self._file)
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        self._channel = Channel(ours)
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.told", str(index), str(tasks), str(theirs)],
+            [sys.executable, "-m", "benchmarks.told", str(index), str(tasks), str(theirs.fileno())],
             cwd=ROOT,
-            pass_fds=(theirs,),
+            pass_fds=(theirs.fileno(),),
         )
-        os.close(theirs)
+        theirs.close()
         self.has_told = False
 
     @property
@@ -60,9 +61,9 @@ class FedWorker:
         return self._process.poll()
 
     def reports(self) -> Iterator[Report]:
-        for line in self._lines.read():
-            report = decode(line)
-            if isinstance(report, MetricsReport) and not self.has_told:
+        for report in self._channel.receive():
+            assert isinstance(report, Report)
+            if isinstance(report, WorkerSnapshot) and not self.has_told:
                 self.has_told = True
                 if self._index == STOPPED:
                     self._process.send_signal(signal.SIGSTOP)
@@ -85,7 +86,7 @@ class FedWorker:
         pass
 
     def close(self) -> None:
-        os.close(self._file)
+        self._channel.close()
 
 
 @dataclass(frozen=True, slots=True)

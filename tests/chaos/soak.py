@@ -18,7 +18,7 @@ from pathlib import Path
 
 import msgspec
 
-from headrace.streams.metrics.snapshots import WorkerSnapshot, worker_of
+from headrace.streams.metrics.snapshots import WorkerSnapshot
 from tests.chaos.status import Field
 from tests.chaos.workers import Fleet, Slot
 
@@ -97,7 +97,7 @@ class Sampler(threading.Thread):
             pages = int(Path(f"/proc/{process.pid}/statm").read_text().split()[1])
             open_files = len(os.listdir(f"/proc/{process.pid}/fd"))
             _, _, text = slot.status_path.with_suffix(".facts").read_bytes().partition(b" ")
-            facts = worker_of(text)
+            facts = msgspec.json.decode(text, type=WorkerSnapshot)
         except (OSError, ValueError, msgspec.DecodeError):
             return None  # it has just ended, or has not told anything yet
         return Sample(

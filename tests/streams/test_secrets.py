@@ -19,7 +19,7 @@ from headrace.streams.config.secrets import SECRET_NAMES, Secret, guarded, revea
 from headrace.streams.errors import ConfigError
 from headrace.streams.kafka.connectivity import BrokerState, new_consumer, new_producer
 from headrace.streams.kafka.schema_registry import SchemaRegistry
-from headrace.streams.supervisor.worker_handle import Launch
+from headrace.streams.supervisor.channel import Launch
 from headrace.topology import StreamsBuilder
 from headrace.topology.errors import RegistryError
 

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from headrace.streams.supervisor.supervisor import Supervisor
-from headrace.streams.supervisor.worker_reports import Loaded, MetricsReport, Status
+from headrace.streams.supervisor.worker_reports import Loaded, Status
 from headrace.streams_web.pages import live, ready, startup
 from tests.streams.supervisor.test_supervisor import Process, Scene
 from tests.support.snapshots import task_snapshot, worker_snapshot
@@ -40,7 +40,7 @@ class Watched(Scene):
     def tell(self, process: Process, state: str, *tasks: Any) -> None:
         facts = replace(worker_snapshot(), at_s=self.now_s, tasks=tasks)
         status = Status(state, len(tasks), 0, 0, 0, 0, None, self.now_s)
-        process.unread += [MetricsReport(facts), status]
+        process.unread += [facts, status]
 
     @property
     def reasons(self) -> tuple[str, ...]:

@@ -18,8 +18,9 @@ import pytest
 from click.testing import CliRunner
 
 from headrace.streams.cli.main import main
+from headrace.streams.supervisor.channel import Launch
 from headrace.streams.supervisor.exit_codes import ExitCode
-from headrace.streams.supervisor.worker_handle import Launch, LiveProcess
+from headrace.streams.supervisor.worker_handle import LiveProcess
 from tests.streams.test_imports_without_kafka import HEAVY
 from tests.support.processes import IMPORT_PATH, wait_until
 from tests.support.supervised import COMMAND, Run, is_alive
@@ -37,9 +38,11 @@ SETTINGS = {"application.id": "a", "bootstrap.servers": "localhost:1", "state.di
 APP = HEADER + "app = KafkaStreams(builder.build(), SETTINGS)\n"
 # Its import ends only when the worker was told to stop, however slow the machine is.
 SLOW_APP = f"""
-import os, threading, time
+import gc, os, time
+from headrace.streams.supervisor.worker_process import StopSwitch
 print("importing", os.getpid())
-while any(thread.name == "headrace-leash" for thread in threading.enumerate()):
+(switch,) = (found for found in gc.get_objects() if isinstance(found, StopSwitch))
+while not switch._asked.is_set():
     time.sleep(0.05)
 {APP}"""
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import pickle
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from headrace.streams.config.environment import settings_of
 from headrace.streams.config.secrets import Secret, guarded, over
 from headrace.streams.config.settings import Given, given_by, placed
 from headrace.streams.errors import ConfigError
-from headrace.streams.supervisor.worker_handle import Launch
+from headrace.streams.supervisor.channel import Launch, decode, encode
 from headrace.streams.tasks.restore import RestoreListeners
 from headrace.streams.worker.protocols import WorkerListeners
 
@@ -143,7 +142,8 @@ def test_a_place_is_kept_through_all_that_settings_pass() -> None:
         assert same == given
         assert same.origins == {"sasl.password": "--set", "poll.ms": "--set"}
     launch = Launch(target="a:b", settings=given)
-    told = Launch(**json.loads(json.dumps(asdict(launch), default=Secret.reveal)))
+    told = decode(encode(launch)[4:])
+    assert isinstance(told, Launch)
     assert told.origins == given.origins
 
 

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import socket
 import threading
-from collections.abc import Iterator
 
 import pytest
 
-from headrace.streams.queries.query_channel import QueryChannel, question_channel, serve_questions
 from headrace.streams.queries.query_queue import (
     POLL_S,
     TURN_S,
@@ -119,124 +116,3 @@ def test_nobody_waits_for_a_worker_that_is_stuck_closed_or_asked_by_too_many() -
     desk.close()
     assert len(left) == WAITING_MAX
     assert all(isinstance(outcome, QueryRefusal) for outcome in left)
-
-
-@pytest.fixture
-def joined() -> Iterator[tuple[QueryChannel, QueryQueue, socket.socket]]:
-    ours, theirs = question_channel()
-    line, desk = QueryChannel(ours), QueryQueue()
-    serve_questions(desk, theirs)
-    yield line, desk, theirs
-    line.close()
-
-
-class Working(threading.Thread):
-    """Answers what a desk has, as a worker does."""
-
-    def __init__(self, desk: QueryQueue, outcome: Outcome) -> None:
-        super().__init__(daemon=True)
-        self._desk = desk
-        self._outcome = outcome
-        self.over = threading.Event()
-
-    def __enter__(self) -> None:
-        self._desk.open()
-        self.start()
-
-    def __exit__(self, *_: object) -> None:
-        self.over.set()
-        self.join()
-
-    def run(self) -> None:
-        while not self.over.wait(0.001):
-            self._desk.turn(lambda _: self._outcome)
-
-
-def test_questions_and_answers_go_through_a_socket_as_they_are(
-    joined: tuple[QueryChannel, QueryQueue, socket.socket],
-) -> None:
-    line, desk, _ = joined
-    with Working(desk, SAID):
-        assert line.ask(ASKED, 30.0) == SAID
-        many: list[StateQueryResponse] = []
-        askers = [
-            threading.Thread(target=lambda: many.append(line.ask(ASKED, 30.0))) for _ in range(20)
-        ]
-        for asker in askers:
-            asker.start()
-        for asker in askers:
-            asker.join(30)
-        assert many == [SAID] * 20
-
-
-def test_a_refusal_and_a_large_answer_go_through_too(
-    joined: tuple[QueryChannel, QueryQueue, socket.socket],
-) -> None:
-    line, desk, _ = joined
-    restoring = QueryRefusal("the task is restoring", remaining=5)
-    with Working(desk, restoring), pytest.raises(UnansweredError, match="is restor") as refused:
-        line.ask(ASKED, 30.0)
-    assert refused.value.refused.remaining == 5
-    large = StateQueryResponse("topic", 5, 7, 9, values=(bytes(5 << 20),))
-    with Working(desk, large):
-        assert line.ask(ASKED, 30.0) == large
-
-
-def test_an_answer_that_comes_too_late_is_not_that_of_the_next_question(
-    joined: tuple[QueryChannel, QueryQueue, socket.socket],
-) -> None:
-    line, desk, _ = joined
-    desk.open()
-    with pytest.raises(UnansweredError, match="did not answer within"):
-        line.ask(ASKED, 0.05)
-    wait_until(lambda: desk.bounded(1.0) == 0.0, what="the question to be there")
-    other = StateQueryResponse("topic", 6, 8, 9)
-    answers = iter([SAID, other])
-
-    class InTurn(Working):
-        def run(self) -> None:
-            while not self.over.wait(0.001):
-                self._desk.turn(lambda _: next(answers))
-
-    with InTurn(desk, SAID):
-        assert line.ask(ASKED, 30.0) == other
-
-
-def test_whoever_waits_is_told_that_the_worker_has_ended(
-    joined: tuple[QueryChannel, QueryQueue, socket.socket],
-) -> None:
-    line, desk, theirs = joined
-    desk.open()
-    said: list[str] = []
-
-    def ask() -> None:
-        try:
-            line.ask(ASKED, 30.0)
-        except UnansweredError as error:
-            said.append(str(error))
-
-    asker = threading.Thread(target=ask)
-    asker.start()
-    wait_until(lambda: desk.bounded(1.0) == 0.0, what="the question to be there")
-    theirs.shutdown(socket.SHUT_RDWR)
-    asker.join(30)
-    assert said == ["its worker has ended; ask again later"]
-    with pytest.raises(UnansweredError, match="its worker has ended"):
-        line.ask(ASKED, 30.0)
-
-
-def test_a_process_that_reads_no_questions_takes_nobody_with_it() -> None:
-    ours, theirs = question_channel()
-    line = QueryChannel(ours)
-    with theirs:
-        large = StateQueryRequest("counts", 0, 1, keys=(bytes(200_000),))
-        silent = "its worker did not answer within 0.001 s: a batch, a commit or a function takes"
-        said = set()
-        for _ in range(90):
-            with pytest.raises(UnansweredError) as refused:
-                line.ask(large, 0.001)
-            said.add(str(refused.value))
-        assert len(said) == 2
-        assert any(text.startswith(silent) for text in said)
-        assert "its worker reads no questions now; ask again later" in said
-        line.close()

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from headrace.streams.kafka.unreached import Unreached
+from headrace.streams.supervisor.channel import Report
 from headrace.streams.supervisor.exit_codes import ExitCode
 from headrace.streams.supervisor.status_line import WorkerStatus
 from headrace.streams.supervisor.supervisor import Supervisor
-from headrace.streams.supervisor.worker_reports import Ended, Loaded, MetricsReport, Report, Status
+from headrace.streams.supervisor.worker_reports import Ended, Loaded, Status
 from headrace.streams.tasks.failures import FailureReport
 from headrace.streams.worker.restarts import RestartLimits
 from tests.support.snapshots import worker_snapshot
@@ -164,10 +165,7 @@ def silent_scene() -> Scene:
     scene.now_s = 100.0
     for index in range(2):
         facts = worker_snapshot(id=f"w-{index}", at_s=100.0)
-        scene.process(index).unread += [
-            MetricsReport(facts),
-            Status("running", 1, 0, 0, 5, 1, None, 100.0),
-        ]
+        scene.process(index).unread += [facts, Status("running", 1, 0, 0, 5, 1, None, 100.0)]
     scene.turn()
     return scene
 
@@ -176,7 +174,7 @@ def go_on(scene: Scene, *heard: int, seconds: int) -> None:
     for _ in range(seconds):
         for index in heard:
             facts = worker_snapshot(id=f"w-{index}", at_s=scene.now_s + 1)
-            scene.process(index).unread.append(MetricsReport(facts))
+            scene.process(index).unread.append(facts)
         scene.turn(after_s=1)
 
 
@@ -540,7 +538,7 @@ def test_the_board_has_the_last_that_each_worker_told() -> None:
     facts = worker_snapshot(tasks=3)
     first.unread = [
         Loaded("shop", 1_000, topology="abc"),
-        MetricsReport(facts),
+        facts,
         Status("running", 3, 0, 0, 0, 0, None, 1),
     ]
     scene.turn()
@@ -557,7 +555,7 @@ def test_the_numbers_of_a_worker_that_crashed_stay_until_the_next_tells_its_own(
     scene.turn()
     process = scene.started[0][1]
     facts = worker_snapshot(tasks=3)
-    process.unread = [MetricsReport(facts)]
+    process.unread = [facts]
     process.code = -KILL
     scene.turn()
     (view,) = scene.supervisor.board.facts.workers

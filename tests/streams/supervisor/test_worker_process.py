@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from headrace.streams.supervisor.channel import Launch
 from headrace.streams.supervisor.exit_codes import ExitCode
-from headrace.streams.supervisor.worker_handle import Launch, LiveProcess
+from headrace.streams.supervisor.worker_handle import LiveProcess
 from headrace.streams.supervisor.worker_reports import Ended
 from tests.support.processes import wait_until
 

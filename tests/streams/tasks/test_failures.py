@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import io
-import select
 
 import pytest
 import structlog
@@ -13,8 +12,7 @@ from headrace.streams import TopologyTestDriver, logs
 from headrace.streams.errors import ConfigError, RecordError
 from headrace.streams.supervisor.exit_codes import TABLE
 from headrace.streams.supervisor.supervisor import _again
-from headrace.streams.supervisor.worker_reports import decode, encode, fitted
-from headrace.streams.tasks.failures import FailureReport, describe_failure, log_failure
+from headrace.streams.tasks.failures import describe_failure, log_failure
 from headrace.topology import StreamsBuilder, serdes
 
 SECRET = "a secret of the record"
@@ -55,18 +53,6 @@ def test_logs_have_the_places_and_no_text_that_may_quote_a_record() -> None:
 
 def test_an_error_of_ours_that_no_user_code_is_behind_has_no_places() -> None:
     assert describe_failure(ConfigError("poll.ms must be at least 0"), full=True).places == []
-
-
-def test_a_failure_fits_into_a_report_whatever_its_size() -> None:
-    places = [f"/somewhere/file_{n}.py:{n} fünktion" for n in range(300)]
-    whole = FailureReport("RecordError", "ü" * 1600, "KeyError", places, ["é" * 799] * 30)
-    line = encode(fitted(whole))
-    assert len(line) <= select.PIPE_BUF
-    read = decode(line)
-    assert isinstance(read, FailureReport)
-    assert read.kind == whole.kind
-    assert read.traceback[-1].startswith("é" * 50)
-    assert read.reason.startswith("ü" * 50)
 
 
 def test_on_a_console_the_lines_stand_below_the_event() -> None:

@@ -28,10 +28,11 @@ from headrace.streams.config.settings import given_by, origins_of
 from headrace.streams.errors import ConfigError
 from headrace.streams.kafka.protocols import Log
 from headrace.streams.metrics.snapshots import HealthSnapshot
+from headrace.streams.supervisor.channel import Launch
 from headrace.streams.supervisor.control_socket import ANSWER_WITHIN_S, ControlServer
 from headrace.streams.supervisor.status_line import LoggedStatus, StatusLine
 from headrace.streams.supervisor.supervisor import WORKERS_MAX, StatusDisplay, Supervisor
-from headrace.streams.supervisor.worker_handle import Launch, Processes
+from headrace.streams.supervisor.worker_handle import Processes
 from headrace.streams.web import SetLevel, open_web
 from headrace.streams.worker.restarts import RestartLimits
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-_TEXT_MAX = 1_000
-
 
 @dataclass(frozen=True, slots=True)
 class Unreached:
@@ -25,16 +23,6 @@ class Unreached:
     waited_s: float
     again_in_s: float
     advice: str
-
-    def bounded(self) -> Unreached:
-        """Return a copy with truncated texts, for the pipe to the supervisor."""
-        return Unreached(
-            self.servers[:_TEXT_MAX],
-            self.reason[:_TEXT_MAX],
-            self.waited_s,
-            self.again_in_s,
-            self.advice[:_TEXT_MAX],
-        )
 
     def fields(self) -> dict[str, object]:
         again = f"said again in {self.again_in_s:.0f} s"

@@ -497,9 +497,6 @@ def _left(view: WorkerView, began: dict[str, tuple[float, float]]) -> WorkerView
 # Snapshots as JSON, for other processes and for HTTP clients.
 
 
-_WORKER = msgspec.json.Decoder(WorkerSnapshot)
-
-
 def to_json(facts: object) -> bytes:
     """Return a snapshot as JSON, without line breaks."""
     return msgspec.json.encode(facts)
@@ -507,14 +504,3 @@ def to_json(facts: object) -> bytes:
 
 def to_plain(facts: object) -> Any:
     return msgspec.to_builtins(facts)
-
-
-def worker_of(text: bytes) -> WorkerSnapshot:
-    """Parse the result of `to_json`; raise ValueError if it is of another version.
-
-    >>> worker_of(b'{"id": "w"}')
-    Traceback (most recent call last):
-        ...
-    msgspec.ValidationError: Object missing required field `at_s`
-    """
-    return _WORKER.decode(text)

@@ -25,10 +25,17 @@ from headrace import __version__
 from headrace.streams import logs
 from headrace.streams.kafka.protocols import Log
 from headrace.streams.kafka.unreached import Unreached
-from headrace.streams.metrics.snapshots import SILENT, SILENT_S, ApplicationSnapshot, HealthSnapshot
+from headrace.streams.metrics.snapshots import (
+    SILENT,
+    SILENT_S,
+    ApplicationSnapshot,
+    HealthSnapshot,
+    WorkerSnapshot,
+)
+from headrace.streams.supervisor.channel import Report
 from headrace.streams.supervisor.exit_codes import TABLE, ExitCode, is_crash
 from headrace.streams.supervisor.status_line import WorkerStatus
-from headrace.streams.supervisor.worker_reports import Ended, Loaded, MetricsReport, Report
+from headrace.streams.supervisor.worker_reports import Ended, Loaded
 from headrace.streams.tasks.failures import FailureReport, log_failure
 from headrace.streams.worker.restarts import RestartLimits, Restarts
 from headrace.topology.describe.picture import Picture
@@ -324,8 +331,8 @@ class Supervisor:
                 self._unreached(slot, report)
             elif isinstance(report, Ended):
                 slot.reported_end = report.code
-            elif isinstance(report, MetricsReport):
-                slot.status.facts = report.facts
+            elif isinstance(report, WorkerSnapshot):
+                slot.status.facts = report
             else:
                 if report.state in REACHED:
                     self._reached(slot)

@@ -1,15 +1,8 @@
-"""Handle of the supervisor on a worker's process, and the protocol between the two.
+"""Handle of the supervisor on a worker's process.
 
-    supervisor ── a line of JSON (`Launch`), later ``level …``, then ``stop`` or ``leave`` ─► worker
-               ◄─── reports (see `worker_reports`) ─────────────────────────────────────────
-               ◄──► queries for rows in its memory (see `queries.query_channel`) ───────────►
-
-The channels are a pipe and two sockets. If the pipe closes without ``stop`` or ``leave``, the
-supervisor is dead, and the worker closes on its own. A clean end therefore requires neither a
-signal, nor polling of the parent process, nor other features of the operating system.
-
-Another pipe captures the worker's standard error until it can log. If a worker dies before, for
-example because a module cannot be imported, the supervisor logs this output with the worker's end.
+The two share a socket (see `headrace.streams.supervisor.channel`). A pipe captures the worker's
+standard error until it can log: if a worker dies before, for example because a module cannot be
+imported, the supervisor logs this output with the worker's end.
 
 The process has its own process group, so that Ctrl-C in the terminal reaches only the supervisor.
 The current directory is not on its import path until it loads the application.
@@ -17,57 +10,30 @@ The current directory is not on its import path until it loads the application.
 
 from __future__ import annotations
 
-import json
 import os
 import select
+import socket
 import subprocess
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 
-from headrace.streams.config.secrets import Secret
-from headrace.streams.config.settings import origins_of
-from headrace.streams.logs import LogFormat
-from headrace.streams.queries.query_channel import QueryChannel, question_channel
 from headrace.streams.queries.query_queue import Ask
-from headrace.streams.supervisor.worker_reports import Report, decode, report_channel
+from headrace.streams.supervisor.channel import (
+    Answer,
+    Channel,
+    Launch,
+    Report,
+    SetLogLevel,
+    Stop,
+    WorkerQueries,
+)
 
-STOP = b"stop\n"
-LEAVE = b"leave\n"
-"""Stop and leave the group, regardless of the setting on.stop: the worker does not return."""
-LEVEL = b"level "
-"""Change the log level; the level follows, to the end of the line."""
 STDERR = 2
 _READ_BYTES = 65_536
 _TURN_S = 0.1
 _LAST_WORDS = 20
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Launch:
-    """Start parameters of all workers.
-
-    Args:
-        origins: origin of each setting, if `settings` does not contain it.
-        again: command-line options that reproduce these settings.
-        endpoint: endpoint of this host's stores, unless the settings contain it.
-    """
-
-    target: str
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    origins: Mapping[str, str] = field(default_factory=dict)
-    again: Sequence[str] = ()
-    log_format: LogFormat = "json"
-    log_level: str = "info"
-    colors: bool = False
-    terminal: bool = False
-    endpoint: str | None = None
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "origins", {**origins_of(self.settings), **self.origins})
 
 
 class LiveProcess:
@@ -80,49 +46,42 @@ class LiveProcess:
     def __init__(
         self, launch: Launch, index: int, *, output: Callable[[str], None] | None = None
     ) -> None:
-        control_read, self._control = os.pipe()
-        self._reports, report_write = report_channel()
-        out_read, out_write = os.pipe() if output is not None else (None, None)
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
         first_read, first_write = os.pipe()
-        questions, asked = question_channel()
+        out_read, out_write = os.pipe() if output is not None else (None, None)
         errors = _copy(STDERR if out_write is None else out_write)
-        passed = (control_read, report_write, errors, asked.detach())
-        theirs = [*passed, first_write] + ([] if out_write is None else [out_write])
+        module = "headrace.streams.supervisor.worker_entry"
+        numbers = [str(number) for number in (index, theirs.fileno(), errors)]
+        self._readers = {first_read: LineReader(first_read)}
+        if out_read is not None:
+            self._readers[out_read] = LineReader(out_read)
         try:
             self._process = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-P",
-                    "-m",
-                    "headrace.streams.supervisor.worker_entry",
-                    launch.target,
-                ]
-                + [str(n) for n in (index, *passed)],
+                [sys.executable, "-P", "-m", module, launch.target, *numbers],
                 stdin=subprocess.DEVNULL,
                 stdout=out_write,
                 stderr=first_write,
-                pass_fds=passed,
+                pass_fds=(theirs.fileno(), errors),
                 process_group=0,
             )
         except OSError:
-            for file in (self._control, self._reports, first_read,
-                         *([] if out_read is None else [out_read])):  # fmt: skip
+            ours.close()
+            for file in self._readers:
                 os.close(file)
-            questions.close()
             raise
         finally:
-            for file in theirs:
+            theirs.close()
+            for file in (first_write, errors, *([] if out_write is None else [out_write])):
                 os.close(file)
         self.index = index
-        self.questions = QueryChannel(questions)
-        """Channel for queries of rows in its memory."""
+        self._channel = Channel(ours)
+        self.queries = WorkerQueries(self._channel)
+        """Queries for rows in its memory."""
         self._first = first_read
-        self._readers = {file: LineReader(file) for file in (self._reports, first_read)}
         self._last_words: deque[str] = deque(maxlen=_LAST_WORDS)
-        if out_read is not None:
-            self._readers[out_read] = LineReader(out_read)
         self._output = output
-        self._tell(json.dumps(asdict(launch), default=Secret.reveal).encode() + b"\n")
+        self._channel.send(launch)
 
     @property
     def pid(self) -> int:
@@ -130,45 +89,49 @@ class LiveProcess:
 
     @property
     def files(self) -> list[int]:
-        return [file for file, lines in self._readers.items() if not lines.ended]
+        files = [file for file, lines in self._readers.items() if not lines.ended]
+        return files if self._channel.has_ended else [self._channel.fileno(), *files]
 
     def poll(self) -> int | None:
         return self._process.poll()
 
     def reports(self) -> Iterator[Report]:
-        """Yield its reports since the last call, and pass on its output."""
+        """Yield its reports since the last call, and pass on its output and answers."""
+        for message in self._channel.receive():
+            if isinstance(message, Answer):
+                self.queries.on_answer(message)
+            elif isinstance(message, Report):
+                yield message
+        if self._channel.has_ended:
+            self.queries.close()
         for file, lines in self._readers.items():
             for line in lines.read():
-                if file == self._reports:
-                    yield decode(line)
-                elif file == self._first:
-                    self._last_words.append(line.decode(errors="replace"))
+                text = line.decode(errors="replace")
+                if file == self._first:
+                    self._last_words.append(text)
                 elif self._output is not None:
-                    self._output(line.decode(errors="replace"))
+                    self._output(text)
 
     def last_words(self) -> list[str]:
         return list(self._last_words)
 
     def stop(self) -> None:
-        self._tell(STOP)
+        self._channel.send(Stop(), always=True)
 
     def leave(self) -> None:
-        self._tell(LEAVE)
+        self._channel.send(Stop(leave=True), always=True)
 
     def set_log_level(self, level: str) -> None:
-        self._tell(LEVEL + level.encode() + b"\n")
+        self._channel.send(SetLogLevel(level), always=True)
 
     def kill(self) -> None:
         self._process.kill()
 
     def close(self) -> None:
-        self.questions.close()
-        for file in (self._control, *self._readers):
+        self.queries.close()
+        self._channel.close()
+        for file in self._readers:
             os.close(file)
-
-    def _tell(self, line: bytes) -> None:
-        with suppress(BrokenPipeError):  # `poll` detects its end
-            os.write(self._control, line)
 
 
 def _copy(file: int) -> int:
@@ -199,9 +162,9 @@ class Processes:
         return process
 
     def asked(self) -> dict[int, Ask]:
-        """Return the query channels of running workers, by worker number. Thread-safe."""
+        """Return the queries of running workers, by worker number. Thread-safe."""
         running = [process for process in tuple(self._started) if process.poll() is None]
-        return {process.index: process.questions.ask for process in running}
+        return {process.index: process.queries.ask for process in running}
 
     def wait(self) -> None:
         """Wait for output, the end of a process, or a short time."""

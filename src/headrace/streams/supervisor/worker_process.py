@@ -1,18 +1,16 @@
 """Worker of `headrace run` in its process: loads and runs the application, exits with a code.
 
-    python -P -m headrace.streams.supervisor.worker_entry word_count:app INDEX CONTROL REPORTS
-    ERRORS QUESTIONS
+    python -P -m headrace.streams.supervisor.worker_entry word_count:app INDEX CHANNEL ERRORS
 
-CONTROL, REPORTS and QUESTIONS are the ends of a pipe and two sockets, which
-`headrace.streams.supervisor.worker_handle` describes. ERRORS becomes the standard error once
-logging is configured. Only the supervisor starts this module.
+CHANNEL is the worker's end of the socket that `headrace.streams.supervisor.channel` describes.
+ERRORS becomes the standard error once logging is configured. Only the supervisor starts this
+module.
 """
 
 from __future__ import annotations
 
 import faulthandler
 import io
-import json
 import os
 import signal
 import socket
@@ -21,30 +19,22 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from types import FrameType
 
 from headrace.state.log import get_logger
 from headrace.streams import logs
 from headrace.streams.app import KafkaStreams
-from headrace.streams.config.secrets import guarded
 from headrace.streams.config.settings import Given
 from headrace.streams.errors import RecordError
 from headrace.streams.kafka.clocks import SystemClock
-from headrace.streams.metrics.snapshots import WorkerSnapshot
-from headrace.streams.queries.query_channel import serve_questions
+from headrace.streams.queries.query_queue import Outcome, QueryQueue, StateQueryResponse
 from headrace.streams.supervisor.app_loader import load_app
+from headrace.streams.supervisor.channel import Answer, Channel, Launch, Query, SetLogLevel, Stop
 from headrace.streams.supervisor.exit_codes import ExitCode, exit_code_of, is_crash
 from headrace.streams.supervisor.supervisor import SHUTDOWN_TIMEOUT_S
-from headrace.streams.supervisor.worker_handle import LEAVE, LEVEL, STDERR, STOP, Launch
-from headrace.streams.supervisor.worker_reports import (
-    Activity,
-    Ended,
-    Loaded,
-    Reporter,
-    ReportSender,
-    Status,
-    fitted,
-)
+from headrace.streams.supervisor.worker_handle import STDERR
+from headrace.streams.supervisor.worker_reports import Activity, Ended, Loaded, Reporter, Status
 from headrace.streams.tasks.failures import describe_failure, log_failure
 from headrace.topology.describe.picture import picture_of
 
@@ -74,38 +64,48 @@ class StopSwitch:
             close(self._leave)
 
 
-class _Leash(threading.Thread):
-    """Parent-death watchdog, which also follows the supervisor's commands."""
+class _Commands(threading.Thread):
+    """Thread that follows the supervisor's commands, and detects the supervisor's death."""
 
-    def __init__(self, control: int, switch: StopSwitch, flush_log: Callable[[], None]) -> None:
-        super().__init__(name="headrace-leash", daemon=True)
-        self._control = control
+    def __init__(self, channel: Channel, switch: StopSwitch, flush_log: Callable[[], None]) -> None:
+        super().__init__(name="headrace-commands", daemon=True)
+        self._channel = channel
         self._switch = switch
+        self._flush_log = flush_log
         self.timeout_s = SHUTDOWN_TIMEOUT_S
         self.ended = threading.Event()
-        self.flush_log = flush_log
+        self.queue = QueryQueue()
+        """Takes the supervisor's queries; that of the application after it is loaded."""
 
     def run(self) -> None:
-        while told := _first_line(self._control):
-            if told == STOP.strip():
-                self._switch.stop()
-                return
-            if told == LEAVE.strip():
-                self._switch.stop(leave=True)
-                return
-            if told.startswith(LEVEL):
-                logs.set_level(told.removeprefix(LEVEL).decode())
+        is_stopping = False
+        for message in self._channel.receive():
+            if isinstance(message, Stop):
+                is_stopping = True
+                self._switch.stop(leave=message.leave)
+            elif isinstance(message, SetLogLevel):
+                logs.set_level(message.level)
+            elif isinstance(message, Query):
+                self.queue.submit(message.request, partial(self._answer, message.number))
+        if is_stopping:
+            return
         log = get_logger()
         log.error("supervisor_lost", within_s=self.timeout_s)
         self._switch.stop()
         # Without a supervisor, the worker must enforce the time limit itself.
         if not self.ended.wait(self.timeout_s):
             log.error("worker_killed", reason="it did not close within shutdown.timeout.ms")
-            self.flush_log()
+            self._flush_log()
             os._exit(ExitCode.STOP_TIMEOUT)
 
+    def _answer(self, number: int, outcome: Outcome) -> None:
+        if isinstance(outcome, StateQueryResponse):
+            self._channel.send(Answer(number, response=outcome))
+        else:
+            self._channel.send(Answer(number, refused=outcome))
 
-def _load(launch: Launch, index: int, activity: Activity, reports: ReportSender) -> KafkaStreams:
+
+def _load(launch: Launch, *, index: int, activity: Activity, channel: Channel) -> KafkaStreams:
     settings = Given(launch.settings, launch.origins)
     app = load_app(launch.target, settings)
     worker_id = settings.get("worker.id", app.config.worker_id)
@@ -118,7 +118,7 @@ def _load(launch: Launch, index: int, activity: Activity, reports: ReportSender)
         worker_listener=activity,
         restore_listener=activity,
         logs_failure=False,
-        on_unreached=lambda unreached: reports.send_surely(unreached.bounded()),
+        on_unreached=lambda unreached: channel.send_surely(unreached),
     )
 
 
@@ -140,44 +140,38 @@ class _Says:
 
 
 def _work(
-    launch: Launch,
-    index: int,
-    control: int,
-    reports: ReportSender,
-    says: _Says,
-    questions: socket.socket,
-    flush_log: Callable[[], None],
+    launch: Launch, index: int, channel: Channel, *, says: _Says, flush_log: Callable[[], None]
 ) -> None:
     switch = StopSwitch()
     _stop_on_sigterm(switch)
-    leash = _Leash(control, switch, flush_log)
-    leash.start()
+    commands = _Commands(channel, switch, flush_log)
+    commands.start()
     try:
         activity = Activity(SystemClock())
-        app = _load(launch, index, activity, reports)
+        app = _load(launch, index=index, activity=activity, channel=channel)
         if app.config.log_errors is not None:
             says.full = app.config.log_errors == "full"
         says.is_final = lambda: app.uncaught_answered
-        leash.timeout_s = app.config.shutdown_timeout_ms / 1000
-        config, topology = app.config, app.metrics().topology
-        state_dir = str(config.state_dir.absolute())
-        picture = picture_of(app.topology)
-        reports.send(
-            Loaded(config.application_id, config.shutdown_timeout_ms, state_dir, topology, picture)
+        commands.timeout_s = app.config.shutdown_timeout_ms / 1000
+        commands.queue = app.desk
+        channel.send(
+            Loaded(
+                app.config.application_id,
+                app.config.shutdown_timeout_ms,
+                state_dir=str(app.config.state_dir.absolute()),
+                topology=app.metrics().topology,
+                picture=picture_of(app.topology),
+            )
         )
         switch.attach(lambda leave: app.close(leave_group=leave))
-        serve_questions(app.desk, questions)
 
         def status() -> Status:
             return activity.status(app.state.value, app.records_processed)
 
-        def facts() -> WorkerSnapshot | None:
-            return app.metrics().workers[0].facts
-
-        with Reporter(reports, status, facts):
+        with Reporter(channel.send, status, lambda: app.metrics().workers[0].facts):
             app.run()
     finally:
-        leash.ended.set()
+        commands.ended.set()
 
 
 def _stop_on_sigterm(switch: StopSwitch) -> None:
@@ -190,7 +184,7 @@ def _stop_on_sigterm(switch: StopSwitch) -> None:
     signal.signal(signal.SIGINT, stop)
 
 
-def _exit_code(work: Callable[[], None], reports: ReportSender, says: _Says) -> ExitCode:
+def _exit_code(work: Callable[[], None], channel: Channel, says: _Says) -> ExitCode:
     """Run the worker and report its failure to the supervisor, which logs it for all workers."""
     try:
         work()
@@ -198,33 +192,21 @@ def _exit_code(work: Callable[[], None], reports: ReportSender, says: _Says) -> 
         if isinstance(error, RecordError):
             error.told_for(says.target, says.again)
         failure = describe_failure(error, full=says.full)
-        if not reports.send_surely(fitted(failure)):
+        if not channel.send_surely(failure):
             log_failure(get_logger(), failure)
         code = exit_code_of(error)
         return ExitCode.SHUT_DOWN if is_crash(code) and says.is_final() else code
     return ExitCode.STOPPED
 
 
-def _first_line(file: int) -> bytes:
-    """Read exactly a line; return an empty result if the supervisor is lost."""
-    line = b""
-    while byte := os.read(file, 1):
-        if byte == b"\n":
-            return line
-        line += byte
-    return b""
-
-
 def main() -> None:
     target, *numbers = sys.argv[1:]
-    index, control, reports, errors, questions = map(int, numbers)
-    for file in (control, reports, questions):
-        os.set_inheritable(file, False)
-    line = _first_line(control)
-    if not line:
+    index, file, errors = map(int, numbers)
+    os.set_inheritable(file, False)
+    channel = Channel(socket.socket(fileno=file))
+    launch = next(channel.receive(), None)
+    if not isinstance(launch, Launch):
         sys.exit(ExitCode.STOPPED)
-    launch = Launch(**json.loads(line, object_hook=guarded))
-    del line  # it may hold passwords
     os.dup2(errors, STDERR)
     os.close(errors)
     faulthandler.enable()
@@ -239,14 +221,11 @@ def main() -> None:
         colors=launch.colors,
         fields={"worker_index": index},
     )
-    sender = ReportSender(reports)
     full = launch.settings.get("log.errors", "full" if launch.terminal else "places") == "full"
     says = _Says(full, target, launch.again)
-    asked = socket.socket(fileno=questions)
-    code = _exit_code(
-        lambda: _work(launch, index, control, sender, says, asked, written.close), sender, says
-    )
-    sender.send_surely(Ended(code), within_s=_ENDING_S)
+    work = partial(_work, launch, index, channel, says=says, flush_log=written.close)
+    code = _exit_code(work, channel, says)
+    channel.send_surely(Ended(code), within_s=_ENDING_S)
     written.close()
     if code is not ExitCode.STOPPED:
         # A user's thread must not keep a failed process alive.

@@ -1,0 +1,248 @@
+"""Socket between the supervisor and a worker's process, for commands, reports and queries.
+
+    supervisor ── Launch, SetLogLevel, Query, Stop ──────────────────────────────────► worker
+               ◄─ Loaded, Status, WorkerSnapshot, FailureReport, Unreached, Answer, Ended ──
+
+A message is a length (4 bytes) and msgpack of [type, content]. A thread writes it (see
+`BoundedWriter`), so neither end waits for the other. While the other end does not read, messages
+wait in memory up to a limit, and further messages are dropped and counted. A report contains the
+whole state rather than changes, so the next report replaces a dropped report.
+
+If the socket closes before `Stop`, the supervisor is dead, and the worker closes on its own. This
+requires neither a signal, nor polling of the parent process, nor other features of the operating
+system.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any
+
+import msgspec
+
+from headrace.streams.bounded_writer import BoundedWriter
+from headrace.streams.config.secrets import Secret, guarded
+from headrace.streams.config.settings import origins_of
+from headrace.streams.kafka.unreached import Unreached
+from headrace.streams.logs import LogFormat
+from headrace.streams.metrics.snapshots import WorkerSnapshot
+from headrace.streams.queries.query_queue import (
+    Awaited,
+    Outcome,
+    QueryRefusal,
+    StateQueryRequest,
+    StateQueryResponse,
+)
+from headrace.streams.supervisor.worker_reports import Ended, Loaded, Status
+from headrace.streams.tasks.failures import FailureReport
+
+FRAME_MAX = 64 << 20
+"""Maximum size of a message, as large as a record can be; a larger message closes the channel."""
+_READ_BYTES = 256 << 10
+_LENGTH = struct.Struct(">I")
+_ENDED = QueryRefusal("its worker has ended; ask again later")
+_FULL = QueryRefusal("its worker reads no questions now; ask again later")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """Start parameters of all workers.
+
+    Args:
+        origins: origin of each setting, if `settings` does not contain it.
+        again: command-line options that reproduce these settings.
+        endpoint: endpoint of this host's stores, unless the settings contain it.
+    """
+
+    target: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    origins: Mapping[str, str] = field(default_factory=dict)
+    again: tuple[str, ...] = ()
+    log_format: LogFormat = "json"
+    log_level: str = "info"
+    colors: bool = False
+    terminal: bool = False
+    endpoint: str | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "origins", {**origins_of(self.settings), **self.origins})
+        object.__setattr__(self, "settings", guarded(self.settings))
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Request to close; `leave` to leave the group regardless of the setting on.stop."""
+
+    leave: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SetLogLevel:
+    """Request to change the log level."""
+
+    level: str
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """Query for rows in the worker's memory; its answer has the same number."""
+
+    number: int
+    request: StateQueryRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Response to a query, or the reason why there is none."""
+
+    number: int
+    response: StateQueryResponse | None = None
+    refused: QueryRefusal | None = None
+
+
+Report = Loaded | Status | FailureReport | Unreached | WorkerSnapshot | Ended
+Command = Launch | Stop | SetLogLevel | Query
+Message = Report | Command | Answer
+
+_KINDS = (
+    *(Loaded, Status, FailureReport, Unreached, WorkerSnapshot, Ended),
+    *(Launch, Stop, SetLogLevel, Query, Answer),
+)
+_DECODERS: dict[str, msgspec.msgpack.Decoder[Any]] = {
+    kind.__name__: msgspec.msgpack.Decoder(kind) for kind in _KINDS
+}
+_ENVELOPE = msgspec.msgpack.Decoder(tuple[str, msgspec.Raw])
+_ENCODER = msgspec.msgpack.Encoder(enc_hook=Secret.reveal)
+
+
+def encode(message: Message) -> bytes:
+    content = _ENCODER.encode((type(message).__name__, message))
+    return _LENGTH.pack(len(content)) + content
+
+
+def decode(content: bytes) -> Message:
+    """Decode a message without its length.
+
+    >>> decode(encode(Stop(leave=True))[4:])
+    Stop(leave=True)
+    """
+    name, body = _ENVELOPE.decode(content)
+    message: Message = _DECODERS[name].decode(body)
+    return message
+
+
+class Channel:
+    """An end of the socket between the supervisor and a worker.
+
+    Args:
+        ours: the socket; the supervisor's does not block.
+    """
+
+    def __init__(self, ours: socket.socket) -> None:
+        self._socket = ours
+        self._received = bytearray()
+        self.dropped = 0
+        """Number of messages that were dropped because the other end did not read."""
+        self.has_ended = False
+        """Whether the other end was closed."""
+        self._writer = BoundedWriter(ours.fileno(), on_dropped=self._count)
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def send(self, message: Message, *, always: bool = False) -> bool:
+        """Queue a message without blocking; return False if it was dropped over the limit."""
+        return self._writer.put(encode(message), always=always)
+
+    def send_surely(self, message: Message, *, within_s: float = 1.0) -> bool:
+        """Queue a message regardless of the limit; return whether it was written in time."""
+        return self.send(message, always=True) and self._writer.drain(within_s)
+
+    def receive(self) -> Iterator[Message]:
+        """Yield messages until the other end closes, or until a read would block."""
+        yield from self._complete()
+        while not self.has_ended:
+            try:
+                part = self._socket.recv(_READ_BYTES)
+            except BlockingIOError:
+                return
+            except OSError:
+                part = b""
+            self.has_ended = not part
+            self._received += part
+            yield from self._complete()
+
+    def _complete(self) -> Iterator[Message]:
+        """Yield messages that have arrived completely."""
+        while len(self._received) >= _LENGTH.size:
+            (length,) = _LENGTH.unpack_from(self._received)
+            end = _LENGTH.size + length
+            if length > FRAME_MAX:
+                self.has_ended = True
+                return
+            if len(self._received) < end:
+                return
+            content = bytes(self._received[_LENGTH.size : end])
+            del self._received[:end]
+            yield decode(content)
+
+    def _count(self, dropped: int) -> None:
+        self.dropped += dropped
+
+    def close(self) -> None:
+        """Close the socket; messages that were not written are lost."""
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._writer.close(within_s=0, joins=True)  # before its file descriptor is used again
+        self._socket.close()
+
+
+class WorkerQueries:
+    """Queries for rows in a worker's memory, over its channel. Thread-safe.
+
+    A query whose caller has given up is still answered; its response is dropped by its number.
+    """
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._lock = threading.Lock()
+        self._numbers = count()
+        self._waiting: dict[int, Callable[[Outcome], None]] = {}
+        self._is_over = False
+
+    def ask(self, request: StateQueryRequest, within_s: float) -> StateQueryResponse:
+        awaited = Awaited()
+        with self._lock:
+            number = next(self._numbers)
+            self._waiting[number] = awaited.bring
+            is_over = self._is_over
+        if is_over:
+            awaited.bring(_ENDED)
+        elif not self._channel.send(Query(number, request)):
+            awaited.bring(_FULL)
+        try:
+            return awaited.wait(within_s)
+        finally:
+            with self._lock:
+                self._waiting.pop(number, None)
+
+    def on_answer(self, answer: Answer) -> None:
+        with self._lock:
+            done = self._waiting.pop(answer.number, None)
+        outcome = answer.response or answer.refused
+        if done is not None and outcome is not None:
+            done(outcome)
+
+    def close(self) -> None:
+        """Answer all waiting and later queries with the error that the worker has ended."""
+        with self._lock:
+            self._is_over = True
+            waiting, self._waiting = self._waiting, {}
+        for done in waiting.values():
+            done(_ENDED)
