@@ -77,13 +77,13 @@ class Watch:
                 with self._clocked():
                     turn(gathering)
 
-        def switched_run(times: NodeTimes, thread: int) -> None:
+        def switched_run(times: NodeTimes, thread: int, activity: Callable[[], str | None]) -> None:
             last_s = time.monotonic()
             while not times._ended.wait(times._every_s if self.is_on else 10 * times._every_s):
                 now_s = time.monotonic()
                 if self.is_on:
                     with self._clocked():
-                        look(times, times._frames().get(thread), now_s - last_s)
+                        look(times, times._frames().get(thread), now_s - last_s, activity())
                 last_s = now_s
 
         setattr(Counters, "ran", switched_ran)  # noqa: B010

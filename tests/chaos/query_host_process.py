@@ -22,8 +22,8 @@ from headrace.streams import KafkaStreams
 from headrace.streams.metrics.snapshots import (
     ApplicationSnapshot,
     HealthSnapshot,
+    WorkerSnapshot,
     WorkerView,
-    worker_of,
 )
 from headrace.streams.queries.queries import Queries
 from headrace.streams.testing.memory_worker import EventLog
@@ -49,7 +49,7 @@ class Facts:
         try:
             pid, _, text = path.read_bytes().partition(b" ")
             os.kill(int(pid), 0)
-            facts = worker_of(text)
+            facts = msgspec.json.decode(text, type=WorkerSnapshot)
         except (OSError, ValueError, msgspec.DecodeError):
             return WorkerView(index=index, state="", pid=None, restarts=0, facts=None)
         return WorkerView(index=index, state="running", pid=int(pid), restarts=0, facts=facts)

@@ -74,19 +74,19 @@ class Publisher:
         worker = None if self.app is None else self.app._worker
         if self.app is None or worker is None:
             return
-        gathering, status = worker._gathering, self._status
-        counters = gathering.counters
+        parts, status = worker._parts, self._status
+        counters = parts.counters
         own = [one for task, one in counters.tasks.items() if self.reads_inputs(task)]
         is_ending = step == "offsets_sent"
         status[Field.COUNTED_OPEN] = sum(one.open for one in own) if is_ending else 0
         status[Field.COUNTED_PROCESSED] = sum(one.processed for one in own)
         status[Field.COUNTED_COMMITTED] = sum(one.committed for one in own)
         status[Field.COUNTED_UNDECIDED] = counters.undecided
-        status[Field.COUNTED_RESTORED] = gathering.restorer.restored
+        status[Field.COUNTED_RESTORED] = parts.restorer.restored
         status[Field.COUNTED_COMMITS] = counters.commits
         status[Field.COUNTED_UNDECIDED_COMMITS] = counters.undecided_commits
-        status[Field.COUNTED_ABORTED] = gathering.aborted
-        status[Field.COUNTED_BEGUN] = gathering.transactions._begun_s is not None
+        status[Field.COUNTED_ABORTED] = worker._snapshots.aborted
+        status[Field.COUNTED_BEGUN] = parts.transactions._begun_s is not None
         reactions = {**counters.reactions, "replace_producer": 0}
         status[Field.COUNTED_REACTIONS] = sum(reactions.values())
 

@@ -69,8 +69,8 @@ class Recount:
         """What is not so of what one life of a worker counted."""
         worker = life.worker
         assert worker is not None
-        gathering = worker._gathering
-        counters, transactions = gathering.counters, gathering.transactions
+        gathering, parts = worker._snapshots, worker._parts
+        counters, transactions = parts.counters, parts.transactions
         mine = [txn for txn in self._of(life, committed=True) if txn.offsets]
         made = sum(self.committed[txn] for txn in mine)
         beyond = made - counters.records_committed
@@ -101,8 +101,8 @@ class Recount:
             yield f"{aborted} aborted by the cluster, {gathering.aborted} counted"
         if transactions.replaced != life.producers - 1:
             yield f"{transactions.replaced} producers replaced, {life.producers} made"
-        if gathering.restorer.restored != life.restored:
-            yield f"{gathering.restorer.restored} records restored, {life.restored} told"
+        if parts.restorer.restored != life.restored:
+            yield f"{parts.restorer.restored} records restored, {life.restored} told"
         for how, event in LOGGED.items():
             if counters.reactions.get(how, 0) != life.events[event] and how != "replace_producer":
                 yield f"{event}: {life.events[event]} logged, {counters.reactions} counted"
@@ -110,7 +110,7 @@ class Recount:
     def problems_of_all(self, lives: Iterable[Incarnation]) -> Iterable[str]:
         """What is not so of all lives together."""
         workers = [life.worker for life in lives if life.worker is not None]
-        counted = sum(worker._gathering.counters.records_committed for worker in workers)
+        counted = sum(worker._parts.counters.records_committed for worker in workers)
         undecided = sum(map(_undecided, workers))
         made = sum(self.committed.values())
         if not counted <= made <= counted + undecided:
@@ -119,5 +119,5 @@ class Recount:
 
 def _undecided(worker: Worker) -> int:
     """Records of which a worker could not tell, with those of a commit that its end has cut."""
-    counters = worker._gathering.counters
+    counters = worker._parts.counters
     return counters.undecided + (counters.open if counters._ending is not None else 0)

@@ -17,4 +17,4 @@ def test_figures_are_what_the_cluster_saw(seed: int) -> None:
     result = simulation_of(seed).run(seed)
     assert figures_that_differ(result) == []
     counted = [life.worker for life in result._outcome.lives if life.worker is not None]
-    assert sum(worker._gathering.counters.records_committed for worker in counted) > 0
+    assert sum(worker._parts.counters.records_committed for worker in counted) > 0

@@ -103,7 +103,7 @@ class Host:
         if question.partition not in {*self.tasks, NO_PARTITION}:
             outcome = QueryRefusal("another worker has the task", is_elsewhere=True)
         while outcome is None:
-            outcome = self._driver._worker.present()._answering.answer(question)
+            outcome = self._driver._worker.present()._queries.answer(question)
         if isinstance(outcome, QueryRefusal):
             raise UnansweredError(outcome)
         return outcome

@@ -60,7 +60,7 @@ from headrace.streams.worker.protocols import (
     WorkerListener,
     WorkerListeners,
 )
-from headrace.streams.worker.runtime import make_worker
+from headrace.streams.worker.runtime import WorkerFactory
 from headrace.streams.worker.shutdown import Shutdown
 from headrace.streams.worker.uncaught_errors import Uncaught, UncaughtErrorHandler, checked
 from headrace.streams.worker.worker import Worker
@@ -143,7 +143,7 @@ class KafkaStreams:
         self._pause = threading.Event()
         self._queries_lock = threading.Lock()
         self._queries: Queries | None = None
-        self.desk = QueryQueue()
+        self.query_queue = QueryQueue()
         """Query queue for rows in the worker's memory."""
         refuse_other_than_topology(topology)
         settings = completed(guarded(settings), REQUIRED_NAMES)
@@ -298,7 +298,7 @@ class KafkaStreams:
             state=lambda: made.state,
             view=lambda: made.metrics().workers[0],
             processed=lambda: made.records_processed,
-            desk=made.desk,
+            query_queue=made.query_queue,
         )
 
     # -- running -----------------------------------------------------------------------------
@@ -492,7 +492,9 @@ localhost:1 has answered yet. It goes on to try in the background; end it with c
         times = NodeTimes([plan.program for plan in self._plans], every_s=every_s)
         usage = process_usage if self._index == 0 else Usage  # reported once per process
         measures = Measures(usage=usage, times=times.times)
-        self._connections = Connections(contact=contact, measures=measures, desk=self.desk)
+        self._connections = Connections(
+            contact=contact, measures=measures, query_queue=self.query_queue
+        )
         cluster = self._memberless_group()
         gate = BackfillGate(self.config.application_id, cluster, self._log)
         deployed = DeployedTopology(self.config, self._plans, cluster, self._log)
@@ -506,9 +508,9 @@ localhost:1 has answered yet. It goes on to try in the background; end it with c
             stopping=self._stopping.is_set,
         )
         records = self._connections.committed_records(self.config, self._clock)
-        parts = make_worker(
-            self.config,
-            self._plans,
+        live = WorkerFactory(
+            config=self.config,
+            plans=self._plans,
             clock=self._clock,
             listener=WorkerListeners((StateTracker(self._worked), self._worker_listener)),
             restore_listener=self._restore_listener,
@@ -529,18 +531,19 @@ localhost:1 has answered yet. It goes on to try in the background; end it with c
                 self._log,
                 described=cluster,
             ).begin,
-        )
-        parts.worker.pausing.follow(self._pause, self._paused)
-        self._worker, parts.worker.holds = parts.worker, self._uncaught.holds
+            keeps_partitions=self._uncaught.keeps_partitions,
+        ).make()
+        self._worker = worker = live.worker
+        worker.pausing.follow(self._pause, self._paused)
         try:
             if not self._stopping.is_set():
-                watched = times.watching(threading.get_ident())
-                heard = self._shutdown.watched(contact, partial(parts.worker.stop, leave=True))
-                with deployed.kept_every(parts.keep_offsets_s), watched, heard:
-                    parts.worker.run()
+                profiled = times.watching(threading.get_ident(), lambda: worker.activity)
+                watched = self._shutdown.watched(contact, partial(worker.stop, leave=True))
+                with deployed.kept_every(live.keep_offsets_s), profiled, watched:
+                    worker.run()
                 self._shutdown.check()
         finally:
-            parts.close()
+            live.close()
 
     def _gate_watch(
         self,
@@ -640,7 +643,10 @@ localhost:1 has answered yet. It goes on to try in the background; end it with c
     def _asked(self) -> dict[int, Ask] | None:
         if not self._state.works:
             return None
-        return {index: one.ask for index, one in {0: self.desk, **self._crew.desks()}.items()}
+        return {
+            index: one.ask
+            for index, one in {0: self.query_queue, **self._crew.query_queues()}.items()
+        }
 
     def add_worker(self) -> str | None:
         """Start another worker in a thread of this process.

@@ -33,7 +33,7 @@ class ThreadHandle:
         state: returns its state.
         view: returns a snapshot of its metrics.
         processed: returns the number of records that it has processed.
-        desk: takes queries for rows in its memory.
+        query_queue: takes queries for rows in its memory.
     """
 
     run: Callable[[], None]
@@ -41,7 +41,7 @@ class ThreadHandle:
     state: Callable[[], State]
     view: Callable[[], WorkerView]
     processed: Callable[[], int]
-    desk: QueryQueue = field(default_factory=QueryQueue)
+    query_queue: QueryQueue = field(default_factory=QueryQueue)
 
 
 @dataclass(slots=True, eq=False)
@@ -159,8 +159,8 @@ class StreamThreads:
     def views(self) -> tuple[WorkerView, ...]:
         return tuple(_view(member) for member in tuple(self._members))
 
-    def desks(self) -> dict[int, QueryQueue]:
-        return {member.index: member.hand.desk for member in tuple(self._members)}
+    def query_queues(self) -> dict[int, QueryQueue]:
+        return {member.index: member.hand.query_queue for member in tuple(self._members)}
 
     def _run(self, member: _AddedWorker) -> None:
         failure: BaseException | None = None

@@ -198,7 +198,7 @@ def test_snapshots_that_take_long_are_made_seldom_but_not_as_if_the_worker_were_
     took_ms: int, every_ms: int
 ) -> None:
     bench = WorkerBench().start()
-    bench.worker._gathering.measures = _Slow(bench, took_ms)  # type: ignore[assignment]
+    bench.worker._snapshots.measures = _Slow(bench, took_ms)  # type: ignore[assignment]
     first = facts(bench)
     bench.clock.pass_ms(every_ms - 2 * took_ms)
     bench.worker.turn()
@@ -214,7 +214,7 @@ class _Slow:
     def __init__(self, bench: WorkerBench, took_ms: int) -> None:
         self._bench = bench
         self._took_ms = took_ms
-        before = bench.worker._gathering.measures
+        before = bench.worker._snapshots.measures
         self.times, self.sent, self.are_served = before.times, before.sent, before.are_served
 
     def usage(self) -> tuple[None, None]:
@@ -271,7 +271,7 @@ def test_a_node_tells_what_it_left_out() -> None:
     with TopologyTestDriver(builder.build(), {"null.key.policy": "drop"}) as driver:
         driver.input("in", key=serdes.string, value=serdes.string).send(None, "x")
         worker = driver._worker.present()
-        worker._gathering.gather()
+        worker._snapshots.gather()
         assert worker.facts is not None
         (found,) = worker.facts.nodes
     assert (found.name, found.dropped, found.late) == ("count", {"null key": 1}, 0)
@@ -288,7 +288,7 @@ def test_a_task_has_its_stream_time_and_the_skew_of_its_inputs() -> None:
         driver.input("a").send("k", 1, timestamp=5 * HOUR_MS)
         driver.input("b").append(b"k", b"1", timestamp=HOUR_MS)
         worker = driver._worker.present()
-        worker._gathering.gather()
+        worker._snapshots.gather()
         assert worker.facts is not None
         (found,) = worker.facts.tasks
     assert found.stream_time_ms == 5 * HOUR_MS
@@ -308,7 +308,7 @@ def test_the_skew_behind_a_repartition_topic_is_that_of_the_source_partitions() 
             driver.input("orders").send("k", "x", timestamp=hours * HOUR_MS, partition=partition)
         driver.commit()
         worker = driver._worker.present()
-        worker._gathering.gather()
+        worker._snapshots.gather()
         assert worker.facts is not None
         skews = {one.id: one.skew for one in worker.facts.tasks}
     assert skews["0_0"] is None
@@ -563,7 +563,7 @@ def test_a_store_that_others_left_no_time_for_is_counted_soon(
         return 5_000, False
 
     monkeypatch.setattr(snapshot_collector, "count_rows", late)
-    bench.worker._gathering._sizes.clear()
+    bench.worker._snapshots._sizes.clear()
     facts(bench)
     assert looks == 2
     monkeypatch.undo()

@@ -8,6 +8,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,7 +22,7 @@ from headrace.streams.metrics.hot_keys import (
     Sketch,
     without_keys,
 )
-from headrace.streams.metrics.snapshots import HotKey, to_json, worker_of
+from headrace.streams.metrics.snapshots import HotKey, WorkerSnapshot
 from headrace.streams.plan.plan import TaskId
 from tests.support.snapshots import application_snapshot
 
@@ -112,7 +113,7 @@ def driver(**settings: Any) -> TopologyTestDriver:
 
 def told(running: Any) -> dict[str, list[tuple[bytes, float]]]:
     worker = running._worker.present()
-    worker._gathering.gather()
+    worker._snapshots.gather()
     return {
         store.name: [(one.key, one.share) for one in store.hot_keys]
         for task in worker.facts.tasks
@@ -153,7 +154,7 @@ def test_keys_go_between_processes_as_they_are_and_can_be_left_out() -> None:
     hot = HotKey(key=b"\x00\xff", share=0.5, over=0.0)
     task = replace(task, stores=(replace(task.stores[0], hot_keys=(hot,)),))
     facts = replace(view.facts, tasks=(task,))
-    assert worker_of(to_json(facts)) == facts
+    assert msgspec.json.decode(msgspec.json.encode(facts), type=WorkerSnapshot) == facts
     for pid in (1, None):  # those of a process that has ended, too
         shown = without_keys(replace(app, workers=(replace(view, pid=pid, facts=facts),)))
         assert shown.facts[0].tasks[0].stores[0].hot_keys == ()

@@ -23,7 +23,7 @@ class Looks:
 
     def __call__(self, value: Any) -> Any:
         assert self.times is not None
-        self.times.look(sys._getframe(), 0.5)
+        self.times.look(sys._getframe(), 0.5, "poll")
         return value
 
 
@@ -75,9 +75,11 @@ class _Processor:
 
 def test_what_the_loop_does_beside_nodes_is_told_by_its_step() -> None:
     times = NodeTimes([])
-    times.look(None, 1.0)
-    times.look(sys._getframe(), 1.0)
+    times.look(None, 1.0, None)
+    times.look(sys._getframe(), 1.0, None)
     assert times.times().busy == {}
+    times.look(sys._getframe(), 1.0, "commit")
+    assert times.times().busy == {"commit": 1.0}
 
 
 def test_a_thread_is_looked_at_until_the_block_ends() -> None:
@@ -88,7 +90,7 @@ def test_a_thread_is_looked_at_until_the_block_ends() -> None:
     ).to("out")
     with TopologyTestDriver(builder.build()) as driver:
         times = NodeTimes([plan.program for plan in driver._plans], every_s=0.01)
-        with times.watching(threading.get_ident()):
+        with times.watching(threading.get_ident(), lambda: None):
             driver.input("in", key=serdes.string, value=serdes.string).send("k", "v")
         found = times.times().nodes[NodeKey(0, "slow", True)]
         assert 0.1 < found < 30
@@ -100,7 +102,7 @@ def test_a_thread_is_looked_at_until_the_block_ends() -> None:
 def test_nobody_looks_where_it_is_switched_off() -> None:
     times = NodeTimes([], every_s=0)
     before = threading.active_count()
-    with times.watching(threading.get_ident()):
+    with times.watching(threading.get_ident(), lambda: None):
         assert threading.active_count() == before
 
 
@@ -140,5 +142,5 @@ def test_a_frame_between_two_lines_is_of_no_node() -> None:
             co_filename, co_name = program.filename, "process_0"
 
     times = NodeTimes([program])
-    times.look(Frame(), 1.0)  # type: ignore[arg-type]
+    times.look(Frame(), 1.0, None)  # type: ignore[arg-type]
     assert times.times().nodes == {}

@@ -46,7 +46,7 @@ class Held:
         worker = self._worker()
         if worker is None:
             return embedded("asked", "", "running", None)
-        worker._gathering.gather()
+        worker._snapshots.gather()
         return embedded("asked", "", "running", worker.facts)
 
     def _workers(self) -> dict[int, Ask] | None:
@@ -58,7 +58,7 @@ class Held:
         self.questions.append(question)
         outcome = None
         while outcome is None:
-            outcome = self._worker()._answering.answer(question)
+            outcome = self._worker()._queries.answer(question)
         if isinstance(outcome, QueryRefusal):
             raise UnansweredError(outcome)
         return outcome

@@ -25,7 +25,7 @@ from headrace.streams.supervisor.channel import (
     Channel,
     Launch,
     Message,
-    Query,
+    QueryCommand,
     SetLogLevel,
     Stop,
     WorkerQueries,
@@ -81,7 +81,7 @@ def test_messages_arrive_as_they_were_sent(ends: tuple[Channel, Channel]) -> Non
     commands: list[Message] = [
         Launch(target="a:b", settings={"poll.ms": 5, "sasl.password": "p"}, endpoint="h:1"),
         SetLogLevel("debug"),
-        Query(7, ASKED),
+        QueryCommand(7, ASKED),
         Stop(leave=True),
     ]
     assert all(ends[0].send(command) for command in commands)
@@ -318,7 +318,7 @@ def test_queries_before_the_application_is_loaded_are_refused_at_once(
 ) -> None:
     commands = _Commands(ends[1], StopSwitch(), lambda: None)
     commands.start()
-    assert ends[0].send(Query(1, ASKED))
+    assert ends[0].send(QueryCommand(1, ASKED))
     (answer,) = received(ends[0], 1)
     assert isinstance(answer, Answer)
     assert answer.refused is not None

@@ -94,6 +94,6 @@ def log_of(error: StreamsError, found: Found) -> list[dict[str, Any]]:
     reactions._inputs._ask = lambda _: lambda _: found  # type: ignore[assignment, misc]
     log = EventLog()
     reactions._log = log
-    with reactions.reacting():
+    with reactions.handle_errors():
         raise error
     return log.events

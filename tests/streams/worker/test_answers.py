@@ -124,17 +124,19 @@ def test_partitions_are_held_back_for_as_long_as_others_have_to_hear_that_they_e
 
     scene = Scene(handler)
     error, harmless = ZeroDivisionError(), ValueError()
-    assert scene.uncaught.holds(error)
+    assert scene.uncaught.keeps_partitions(error)
     with pytest.raises(ZeroDivisionError):
         scene.ask(error)
-    assert not scene.uncaught.holds(harmless)
-    assert not scene.uncaught.holds(ShutDownError("shop", "db-3", 41, "RecordError", "…"))
+    assert not scene.uncaught.keeps_partitions(harmless)
+    assert not scene.uncaught.keeps_partitions(
+        ShutDownError("shop", "db-3", 41, "RecordError", "…")
+    )
     assert (given, scene.told) == ([error, harmless], [error])
     scene.can_tell = False
-    assert not scene.uncaught.holds(error)
-    assert not Scene(None).uncaught.holds(error)
-    assert not scene.uncaught.holds(KeyboardInterrupt())
-    assert not scene.uncaught.holds(None)
+    assert not scene.uncaught.keeps_partitions(error)
+    assert not Scene(None).uncaught.keeps_partitions(error)
+    assert not scene.uncaught.keeps_partitions(KeyboardInterrupt())
+    assert not scene.uncaught.keeps_partitions(None)
     assert given == [error, harmless, error]
 
 
@@ -142,7 +144,7 @@ def test_what_is_wrong_with_an_answer_is_said_after_the_worker_has_closed() -> N
     given: list[Exception] = []
     scene = Scene(given.append)
     error = ZeroDivisionError()
-    assert not scene.uncaught.holds(error)
+    assert not scene.uncaught.keeps_partitions(error)
     with pytest.raises(ConfigError, match="answered None"):
         scene.ask(error)
     assert given == [error]

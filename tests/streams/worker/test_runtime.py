@@ -16,7 +16,7 @@ from headrace.streams.testing.memory_cluster import MemoryCluster
 from headrace.streams.testing.memory_worker import EventLog, ManualClock, create_topics
 from headrace.streams.worker.connections import Connections, HostState
 from headrace.streams.worker.protocols import WorkerListeners
-from headrace.streams.worker.runtime import make_worker
+from headrace.streams.worker.runtime import WorkerFactory
 from tests.support.topologies import key_count
 
 
@@ -38,9 +38,9 @@ def test_a_start_that_fails_lets_go_of_the_identity(tmp_path: Path) -> None:
         raise RuntimeError("no client for these settings")
 
     with pytest.raises(RuntimeError, match="no client"):
-        make_worker(
-            config,
-            plans,
+        WorkerFactory(
+            config=config,
+            plans=plans,
             clock=ManualClock(0),
             listener=WorkerListeners(),
             restore_listener=RestoreListeners(),
@@ -49,5 +49,5 @@ def test_a_start_that_fails_lets_go_of_the_identity(tmp_path: Path) -> None:
             connections=Connections(
                 admin=lambda _, __: MemoryAdmin(cluster), consumer_client=no_client
             ),
-        )
+        ).make()
     HostState(config).close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -428,7 +429,7 @@ def test_after_an_error_the_group_is_left_unless_the_partitions_are_held_back(
         close(leave=leave)
 
     monkeypatch.setattr(bench.worker._consumer, "close", closing)
-    bench.worker.holds = holding
+    bench.worker._seams = replace(bench.worker._seams, keeps_partitions=holding)
     bench.send("a")
     bench.turns()
     bench.worker.give_up(error)

@@ -26,16 +26,6 @@ _HERE = os.path.dirname(os.path.dirname(os.path.dirname(__file__))) + os.sep
 _LIBRARIES = tuple(
     {path + os.sep for name, path in sysconfig.get_paths().items() if name.endswith("lib")}
 )
-_ACTIVITIES = {
-    "_poll": "poll",
-    "_advance": "restore",
-    "commit": "commit",
-    "finish": "commit",
-    "run": "process",
-    "update": "global_tables",
-}
-"""Activity of the worker, by the function that its loop has called."""
-_LOOP = ("turn", "_commit_if_due", "on_revoked")
 
 
 class NodeTimes:
@@ -65,13 +55,13 @@ class NodeTimes:
         return Times(self._nodes.copy(), self._busy.copy())
 
     @contextmanager
-    def watching(self, thread: int) -> Iterator[None]:
-        """Sample a thread, by its id, until the end of the block."""
+    def watching(self, thread: int, activity: Callable[[], str | None]) -> Iterator[None]:
+        """Sample a thread until the end of the block; `activity` returns its step of the loop."""
         if not self._every_s:
             yield
             return
         looks = threading.Thread(
-            target=self._run, args=(thread,), name="headrace-node-times", daemon=True
+            target=self._run, args=(thread, activity), name="headrace-node-times", daemon=True
         )
         looks.start()
         try:
@@ -80,15 +70,15 @@ class NodeTimes:
             self._ended.set()
             looks.join(10 * self._every_s)
 
-    def _run(self, thread: int) -> None:
+    def _run(self, thread: int, activity: Callable[[], str | None]) -> None:
         last_s = time.monotonic()
         while not self._ended.wait(self._every_s):
             now_s = time.monotonic()
             # The actual distance counts, because this thread may have been delayed.
-            self.look(self._frames().get(thread), now_s - last_s)
+            self.look(self._frames().get(thread), now_s - last_s, activity())
             last_s = now_s
 
-    def look(self, frame: FrameType | None, seconds: float) -> None:
+    def look(self, frame: FrameType | None, seconds: float, activity: str | None) -> None:
         """Add seconds to the current location of a thread; `frame` is None after its end."""
         inward: list[FrameType] = []
         while frame is not None:
@@ -102,12 +92,7 @@ class NodeTimes:
                     break
             inward.append(frame)
             frame = frame.f_back
-        self._be_busy(frame, inward, seconds)
-
-    def _be_busy(
-        self, frame: FrameType | None, inward: Sequence[FrameType], seconds: float
-    ) -> None:
-        what = "process" if frame is not None else _activity(inward)
+        what = "process" if frame is not None else activity
         if what is not None:
             self._busy[what] = self._busy.get(what, 0.0) + seconds
 
@@ -125,15 +110,3 @@ def _is_users(called: Sequence[FrameType]) -> bool:
         if not file.startswith(_HERE):
             return depth == 0 or not file.startswith(_LIBRARIES)
     return False
-
-
-def _activity(inward: Sequence[FrameType]) -> str | None:
-    """Return the activity by the outermost function that the loop has called."""
-    called = None
-    for frame in reversed(inward):
-        name = frame.f_code.co_name
-        if called is not None and name not in _LOOP:
-            return _ACTIVITIES.get(name, "other")
-        if name in _LOOP and frame.f_code.co_filename.endswith("worker.py"):
-            called = name
-    return None if called is None else "other"

@@ -55,7 +55,7 @@ from headrace.streams.tasks.inquiry import Inquiry
 from headrace.streams.tasks.lost_offsets import StateWithoutOffsetsError
 from headrace.streams.tasks.tasks import OpenHome, TaskHome
 from headrace.streams.worker.connections import Connections, LocalState
-from headrace.streams.worker.runtime import make_worker
+from headrace.streams.worker.runtime import WorkerFactory
 from headrace.streams.worker.worker import Worker
 from headrace.topology.processors.store import Store
 
@@ -350,9 +350,9 @@ class SimulatedWorker:
 
         log = _Log(process, hear)
         deployed, versions, gate = self._versions(process, connections, log)
-        return make_worker(
-            run.setup.config,
-            self._plans,
+        return WorkerFactory(
+            config=run.setup.config,
+            plans=self._plans,
             clock=VirtualClock(self._kernel, process.check),
             listener=watch,
             restore_listener=watch,
@@ -364,7 +364,7 @@ class SimulatedWorker:
             deployed=deployed,
             versions=versions,
             gate=gate,
-        )
+        ).make()
 
     def _versions(
         self, process: SimulatedProcess, connections: Connections, log: Log

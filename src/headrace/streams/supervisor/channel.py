@@ -1,6 +1,6 @@
 """Socket between the supervisor and a worker's process, for commands, reports and queries.
 
-    supervisor ── Launch, SetLogLevel, Query, Stop ──────────────────────────────────► worker
+    supervisor ── Launch, SetLogLevel, QueryCommand, Stop ───────────────────────────► worker
                ◄─ Loaded, Status, WorkerSnapshot, FailureReport, Unreached, Answer, Ended ──
 
 A message is a length (4 bytes) and msgpack of [type, content]. A thread writes it (see
@@ -90,7 +90,7 @@ class SetLogLevel:
 
 
 @dataclass(frozen=True, slots=True)
-class Query:
+class QueryCommand:
     """Query for rows in the worker's memory; its answer has the same number."""
 
     number: int
@@ -107,12 +107,12 @@ class Answer:
 
 
 Report = Loaded | Status | FailureReport | Unreached | WorkerSnapshot | Ended
-Command = Launch | Stop | SetLogLevel | Query
+Command = Launch | Stop | SetLogLevel | QueryCommand
 Message = Report | Command | Answer
 
 _KINDS = (
     *(Loaded, Status, FailureReport, Unreached, WorkerSnapshot, Ended),
-    *(Launch, Stop, SetLogLevel, Query, Answer),
+    *(Launch, Stop, SetLogLevel, QueryCommand, Answer),
 )
 _DECODERS: dict[str, msgspec.msgpack.Decoder[Any]] = {
     kind.__name__: msgspec.msgpack.Decoder(kind) for kind in _KINDS
@@ -224,7 +224,7 @@ class WorkerQueries:
             is_over = self._is_over
         if is_over:
             awaited.bring(_ENDED)
-        elif not self._channel.send(Query(number, request)):
+        elif not self._channel.send(QueryCommand(number, request)):
             awaited.bring(_FULL)
         try:
             return awaited.wait(within_s)

@@ -30,7 +30,14 @@ from headrace.streams.errors import RecordError
 from headrace.streams.kafka.clocks import SystemClock
 from headrace.streams.queries.query_queue import Outcome, QueryQueue, StateQueryResponse
 from headrace.streams.supervisor.app_loader import load_app
-from headrace.streams.supervisor.channel import Answer, Channel, Launch, Query, SetLogLevel, Stop
+from headrace.streams.supervisor.channel import (
+    Answer,
+    Channel,
+    Launch,
+    QueryCommand,
+    SetLogLevel,
+    Stop,
+)
 from headrace.streams.supervisor.exit_codes import ExitCode, exit_code_of, is_crash
 from headrace.streams.supervisor.supervisor import SHUTDOWN_TIMEOUT_S
 from headrace.streams.supervisor.worker_handle import STDERR
@@ -85,7 +92,7 @@ class _Commands(threading.Thread):
                 self._switch.stop(leave=message.leave)
             elif isinstance(message, SetLogLevel):
                 logs.set_level(message.level)
-            elif isinstance(message, Query):
+            elif isinstance(message, QueryCommand):
                 self.queue.submit(message.request, partial(self._answer, message.number))
         if is_stopping:
             return
@@ -153,7 +160,7 @@ def _work(
             says.full = app.config.log_errors == "full"
         says.is_final = lambda: app.uncaught_answered
         commands.timeout_s = app.config.shutdown_timeout_ms / 1000
-        commands.queue = app.desk
+        commands.queue = app.query_queue
         channel.send(
             Loaded(
                 app.config.application_id,

@@ -20,20 +20,11 @@ from dataclasses import dataclass, replace
 
 from headrace.state.store import Position
 from headrace.streams.errors import RecordTooLargeError
-from headrace.streams.kafka.protocols import (
-    Clock,
-    GroupMetadata,
-    Offsets,
-    Probe,
-    Producer,
-    TopicPartition,
-)
+from headrace.streams.kafka.protocols import Offsets, Producer, TopicPartition
 from headrace.streams.plan.changelog_identity import commit_header, last_read, last_written
-from headrace.streams.tasks.input_identity import InputIdentity
 from headrace.streams.tasks.task import Delta, Task
+from headrace.streams.worker.parts import WorkerParts
 from headrace.topology.errors import RefusedTimestampError
-
-# Positions of local state in its changelogs after a commit.
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,42 +78,38 @@ class CommittedAt:
         return positions
 
 
-Positions = Callable[[Sequence[TopicPartition]], Mapping[TopicPartition, int]]
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Commit:
-    """Commit of a worker's tasks, with the parts of the worker that it uses.
+    """Commit of a worker's tasks.
 
     Args:
-        membership: returns the group membership; called just before offsets are sent.
         topic_ids: the ID of each changelog topic, stored with the local position.
         protect: called with each task before it writes to its changelogs.
-        is_ending: called before the transaction is committed.
-        is_final: called when the transaction is committed, before local state is written.
+        working: context in which user code runs.
+        on_ending: called before the transaction is committed.
+        on_final: called when the transaction is committed, before local state is written.
     """
 
-    producer: Producer
-    membership: Callable[[], GroupMetadata]
-    positions: Positions
+    parts: WorkerParts
     topic_ids: Mapping[str, str]
-    clock: Clock
-    probe: Probe
     protect: Callable[[Task], None]
-    inputs: InputIdentity
     working: Callable[[], AbstractContextManager[None]]
-    is_ending: Callable[[], None] = lambda: None
-    is_final: Callable[[], None] = lambda: None
+    on_ending: Callable[[Sequence[Task], int], None]
+    on_final: Callable[[Sequence[Task]], None]
+
+    @property
+    def producer(self) -> Producer:
+        return self.parts.transactions.producer
 
     def run(self, tasks: Sequence[Task], commit_id: int) -> Sequence[dict[str, Delta]]:
         """Commit all work since the last commit; return the written rows of each task."""
-        require_same_inputs = self.inputs.ask(tasks)
+        require_same_inputs = self.parts.inputs.ask(tasks)
         with self.working():
             self.flush_caches(tasks)
         deltas = self.write_changelogs(tasks, commit_id)
         offsets = self.send_offsets(tasks, commit_id)
         require_same_inputs()
-        self.commit_transaction()
+        self.commit_transaction(tasks, commit_id)
         self.write_state(tasks, deltas, offsets, commit_id)
         return deltas
 
@@ -130,7 +117,7 @@ class Commit:
         for task in tasks:
             while task.held_back():
                 task.flush()
-        self.probe("caches_flushed")
+        self.parts.seams.probe("caches_flushed")
 
     def write_changelogs(self, tasks: Sequence[Task], commit_id: int) -> list[dict[str, Delta]]:
         last_headers = commit_header(commit_id)
@@ -150,23 +137,25 @@ class Commit:
                 except (RecordTooLargeError, RefusedTimestampError) as error:
                     raise task.row_refused(store, error) from error
             all_deltas.append(deltas)
-        self.probe("changelogs_written")
+        self.parts.seams.probe("changelogs_written")
         return all_deltas
 
     def send_offsets(self, tasks: Sequence[Task], commit_id: int) -> list[Offsets]:
-        positions = self.positions([tp for task in tasks for tp in task.inputs])
+        positions = self.parts.seams.consumer.positions(
+            [tp for task in tasks for tp in task.inputs]
+        )
         offsets = [task.offsets(positions, commit_id) for task in tasks]
         everything = {tp: c for one in offsets for tp, c in one.items()}
         # Request the membership late: a new generation may have started during the writes.
-        self.producer.send_offsets(everything, self.membership())
-        self.probe("offsets_sent")
+        self.producer.send_offsets(everything, self.parts.membership.metadata())
+        self.parts.seams.probe("offsets_sent")
         return offsets
 
-    def commit_transaction(self) -> None:
-        self.is_ending()
+    def commit_transaction(self, tasks: Sequence[Task], commit_id: int) -> None:
+        self.on_ending(tasks, commit_id)
         self.producer.commit()
-        self.is_final()
-        self.probe("transaction_committed")
+        self.on_final(tasks)
+        self.parts.seams.probe("transaction_committed")
 
     def write_state(
         self,
@@ -182,8 +171,8 @@ class Commit:
             if store in own
         ]
         ends = self.producer.changelog_ends(written)
-        at = CommittedAt(commit_id, self.clock.now_ms(), self.topic_ids)
+        at = CommittedAt(commit_id, self.parts.seams.clock.now_ms(), self.topic_ids)
         for task, own, next_offsets in zip(tasks, deltas, offsets, strict=True):
             positions = {**at.written(task, own, ends), **at.read(task, next_offsets)}
             task.written(own, positions, next_offsets)
-            self.probe("state_written")
+            self.parts.seams.probe("state_written")

@@ -4,27 +4,16 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import partial
 
-from headrace.streams.kafka.protocols import Clock, Consumer, Log, Probe, Tracer
-from headrace.streams.metrics.counters import Counters
-from headrace.streams.metrics.hot_keys import HotKeys
+from headrace.streams.kafka.protocols import Log
 from headrace.streams.plan.plan import TaskId
 from headrace.streams.plan.progress import committed_commit_id
-from headrace.streams.tasks.backpressure import RepartitionBackpressure
-from headrace.streams.tasks.input_identity import InputIdentity
 from headrace.streams.tasks.task import Task
-from headrace.streams.tasks.tasks import Tasks
 from headrace.streams.worker.commit import Commit
-from headrace.streams.worker.commit_timing import CommitTiming
-from headrace.streams.worker.membership import Membership
+from headrace.streams.worker.parts import WorkerParts
 from headrace.streams.worker.processing import Processing
-from headrace.streams.worker.progress_guard import ProgressGuard
-from headrace.streams.worker.protocols import WorkerListener
 from headrace.streams.worker.reactions import REACTED_TO
 from headrace.streams.worker.retention import RetentionGuard
-from headrace.streams.worker.sink_writes import SinkWrites
-from headrace.streams.worker.transactions import Transactions
 
 
 class Commits:
@@ -34,55 +23,43 @@ class Commits:
         requested: set by any thread to request a commit.
         purger: called after a commit with its tasks.
         topic_ids: the IDs of the changelogs.
-        first_id: the first commit ID; random enough to be unique to this worker.
     """
 
     def __init__(
         self,
+        parts: WorkerParts,
         *,
-        consumer: Consumer,
-        tasks: Tasks,
-        transactions: Transactions,
-        membership: Membership,
         processing: Processing,
-        backlog: RepartitionBackpressure,
-        effort: ProgressGuard,
-        timing: CommitTiming,
         requested: threading.Event,
-        inputs: InputIdentity,
         retention: RetentionGuard,
-        sinks: SinkWrites,
         purger: Callable[[Sequence[Task]], None],
         topic_ids: Mapping[str, str],
-        first_id: int,
-        listener: WorkerListener,
-        tracer: Tracer,
-        counters: Counters,
-        hot_keys: HotKeys,
-        clock: Clock,
-        probe: Probe,
     ) -> None:
-        self._consumer = consumer
-        self._tasks = tasks
-        self._transactions = transactions
-        self._membership = membership
+        self._consumer = parts.seams.consumer
+        self._tasks = parts.tasks
+        self._transactions = parts.transactions
+        self._backpressure = parts.backpressure
+        self._guard = parts.guard
+        self._timing = parts.timing
+        self._sinks = parts.sinks
+        self._counters = parts.counters
+        self._hot_keys = parts.hot_keys
+        self._listener = parts.seams.listener
+        self._tracer = parts.seams.tracer
+        self._clock = parts.seams.clock
+        self._last_id = parts.seams.first_commit_id
         self._processing = processing
-        self._backlog = backlog
-        self._effort = effort
-        self._timing = timing
         self._requested = requested
-        self._inputs = inputs
         self._retention = retention
-        self._sinks = sinks
         self._purger = purger
-        self._topic_ids = topic_ids
-        self._last_id = first_id
-        self._listener = listener
-        self._tracer = tracer
-        self._counters = counters
-        self._hot_keys = hot_keys
-        self._clock = clock
-        self._probe = probe
+        self._steps = Commit(
+            parts=parts,
+            topic_ids=topic_ids,
+            protect=retention.protect,
+            working=processing.working,
+            on_ending=self._on_ending,
+            on_final=self._on_final,
+        )
 
     def request(self) -> None:
         """Request a commit in this turn or the next; thread-safe."""
@@ -94,17 +71,17 @@ class Commits:
         requested = self._requested.is_set()
         if requested:
             self._requested.clear()
-        requested = requested or self._effort.is_enough or self._transactions.emission.is_spent
+        requested = requested or self._guard.is_enough or self._transactions.emission.is_spent
         self._write_awaited()
         dirty = [task for task in self._tasks.running if task.needs_commit()]
         if not dirty:
             self._timing.nothing_to_commit()
             if any(task.facts.is_held for task in self._tasks.running):
-                self._effort.nothing_to_commit()
+                self._guard.nothing_to_commit()
             return self._pass_markers(alone=True)
-        if not processed and self._backlog.wants_commit():
+        if not processed and self._backpressure.wants_commit():
             return True
-        requested = requested or self._backlog.is_awaited(dirty)
+        requested = requested or self._backpressure.is_awaited(dirty)
         return requested or self._timing.is_due(dirty, processed=processed)
 
     def _pass_markers(self, *, alone: bool, at_once: bool = False) -> bool:
@@ -120,7 +97,7 @@ class Commits:
     def _write_awaited(self) -> None:
         """Write batched sink rows if another worker waits for the offsets of their tasks."""
         held = [task for task in self._tasks.running if task.facts.is_held]
-        if held and self._backlog.is_awaited(held):
+        if held and self._backpressure.is_awaited(held):
             self._sinks.write({task.id for task in held})
 
     def uncommitted(self) -> dict[str, object]:
@@ -165,33 +142,20 @@ class Commits:
         owned = set(self._tasks.owned)
         assert all(task.id in owned for task in dirty), "offsets of a task that is not owned"
         begun_s = self._clock.monotonic_s()
-        done = self._effort.to_forgive(dirty)
+        done = self._guard.to_forgive(dirty)
         self._transactions.begin()
-        self._effort.committing(self._transactions.producer, dirty)
+        self._guard.committing(self._transactions.producer, dirty)
         self._last_id += 1
-        commit = Commit(
-            self._transactions.producer,
-            self._membership.metadata,
-            self._consumer.positions,
-            self._topic_ids,
-            self._clock,
-            self._probe,
-            self._retention.protect,
-            self._inputs,
-            self._processing.working,
-            partial(self._is_ending, dirty),
-            partial(self._is_final, dirty),
-        )
         names = [str(task.id) for task in dirty]
         span = self._tracer.committing(names, self._counters.open)
         records = self._counters.records_committed
-        with self._processing.blaming_inputs(), span:
-            written = commit.run(dirty, self._last_id)
+        with self._processing.attributing_errors(), span:
+            written = self._steps.run(dirty, self._last_id)
         self._hot_keys.written(zip((task.id for task in dirty), written, strict=True))
         self._timing.committed(begun_s, everything=everything)
         self._counters.commit_latency.add(self._clock.monotonic_s() - begun_s)
         records = self._counters.records_committed - records
-        self._effort.committed(done, records)
+        self._guard.committed(done, records)
         self._listener.on_commit([task.id for task in dirty], records)
         self._purger(dirty)
         self._sinks.letters_committed()
@@ -203,12 +167,12 @@ class Commits:
             for task in self._tasks.running:
                 self._counters.began(task.id, committed_commit_id(task.start))
 
-    def _is_ending(self, tasks: Sequence[Task]) -> None:
+    def _on_ending(self, tasks: Sequence[Task], commit_id: int) -> None:
         self._counters.ending(
-            self._last_id, lambda: {task.id: committed_commit_id(task.start) for task in tasks}
+            commit_id, lambda: {task.id: committed_commit_id(task.start) for task in tasks}
         )
 
-    def _is_final(self, tasks: Sequence[Task]) -> None:
+    def _on_final(self, tasks: Sequence[Task]) -> None:
         """Mark the transaction as ended; a later error of local state must not abort it."""
         self._transactions.ended()
         self._counters.committed([task.id for task in tasks], now_ms=self._clock.now_ms())

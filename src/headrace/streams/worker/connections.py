@@ -124,7 +124,7 @@ class Connections:
     measures: Measures = NOTHING_MEASURED
     tracer: Callable[[str, str], Tracer] = tracer_of
     open_sink: OpenSink = open_sink
-    desk: QueryQueue = field(default_factory=QueryQueue)
+    query_queue: QueryQueue = field(default_factory=QueryQueue)
     sent: SentRecords = field(default_factory=SentRecords)
 
     def hearing(self, config: StreamsConfig) -> dict[str, Any]:

@@ -8,21 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 
-from headrace.streams.config.config import StreamsConfig
 from headrace.streams.errors import RecordRefusedError
 from headrace.streams.kafka.adaptive_batch_size import AdaptiveBatchSize
-from headrace.streams.kafka.protocols import Clock, Log, Tracer
-from headrace.streams.metrics.counters import Counters
-from headrace.streams.tasks.backpressure import RepartitionBackpressure
-from headrace.streams.tasks.fetch import FetchController
 from headrace.streams.tasks.task import Task
 from headrace.streams.tasks.task_failures import refused_record
-from headrace.streams.tasks.tasks import Tasks
 from headrace.streams.tasks.upstream_times import UpstreamTimes
 from headrace.streams.tasks.window_idle import IdleWindows
-from headrace.streams.worker.progress_guard import ProgressGuard
-from headrace.streams.worker.sink_writes import SinkWrites
-from headrace.streams.worker.transactions import Transactions
+from headrace.streams.worker.parts import WorkerParts
 
 CHUNK_TARGET_S = 0.05
 CHUNK_FIRST = 16
@@ -35,40 +27,26 @@ class Processing:
     """Work of a loop iteration: records, punctuators, idle windows."""
 
     def __init__(
-        self,
-        config: StreamsConfig,
-        tasks: Tasks,
-        transactions: Transactions,
-        *,
-        intake: FetchController,
-        backlog: RepartitionBackpressure,
-        effort: ProgressGuard,
-        counters: Counters,
-        upstream_times: UpstreamTimes,
-        idle_windows: IdleWindows,
-        sinks: SinkWrites,
-        tracer: Tracer,
-        clock: Clock,
-        log: Log,
+        self, parts: WorkerParts, *, upstream_times: UpstreamTimes, idle_windows: IdleWindows
     ) -> None:
-        self._config = config
-        self._tasks = tasks
-        self._transactions = transactions
-        self._intake = intake
-        self._backlog = backlog
-        self._effort = effort
-        self._counters = counters
+        self._config = parts.config
+        self._tasks = parts.tasks
+        self._transactions = parts.transactions
+        self._fetch = parts.fetch
+        self._backpressure = parts.backpressure
+        self._guard = parts.guard
+        self._counters = parts.counters
+        self._sinks = parts.sinks
+        self._tracer = parts.seams.tracer
+        self._clock = parts.seams.clock
+        self._log = parts.seams.log
         self._upstream_times = upstream_times
         self._idle_windows = idle_windows
-        self._sinks = sinks
-        self._tracer = tracer
-        self._clock = clock
-        self._log = log
         self._partials_due_s = 0.0
         self._is_slow_turn = False
         """Whether the last iteration called a slow punctuator; the next processes records."""
         self._chunk = AdaptiveBatchSize(
-            target_s=CHUNK_TARGET_S, size=CHUNK_FIRST, max_size=config.max_poll_records
+            target_s=CHUNK_TARGET_S, size=CHUNK_FIRST, max_size=parts.config.max_poll_records
         )
         """Number of records of a task that are processed before the clock and the consumer are
         checked."""
@@ -88,7 +66,7 @@ class Processing:
             processed = self._process_each()
             punctuated = self._punctuate([t for t in self._tasks.running if t not in slow])
         if processed or punctuated:
-            with self.blaming_inputs():
+            with self.attributing_errors():
                 self._transactions.producer.pressure(self._config.task_timeout_ms / 1000)
         self._sinks.write_full()
         if not self._config.exactly_once:
@@ -103,25 +81,25 @@ class Processing:
 
     def _slow_punctuators(self) -> Sequence[Task]:
         running = self._tasks.running
-        return [t for t in running if self._effort.has_slow_punctuator(t) and t.is_due()]
+        return [t for t in running if self._guard.has_slow_punctuator(t) and t.is_due()]
 
     def _process_each(self) -> int:
         processed = 0
-        running = self._backlog.nearest_first(self._tasks.running)
+        running = self._backpressure.nearest_first(self._tasks.running)
         feeding = sum(map(self._feeds, running))
-        for task in self._effort.in_turn(running):
-            must_wait = self._intake.must_wait(task)
+        for task in self._guard.in_turn(running):
+            must_wait = self._fetch.must_wait(task)
             if not task.queued():
                 continue
             if must_wait:
-                self._intake.hold_back(task)
+                self._fetch.hold_back(task)
                 continue
             self._idle_windows.busy(task)
             if task.facts.outbox is None:  # tasks with sinks send no records in a transaction
                 self._transactions.begin()
-            processed += self._process_some(task, feeding if self._backlog.feeds(task) else 1)
-            self._intake.take_again(task)
-            if self._effort.ends_turn(task):
+            processed += self._process_some(task, feeding if self._backpressure.feeds(task) else 1)
+            self._fetch.take_again(task)
+            if self._guard.ends_turn(task):
                 break
         return processed
 
@@ -129,7 +107,7 @@ class Processing:
         for task in self._tasks.running:
             if task.has_results_left():
                 self._transactions.begin()
-                with self.blaming_inputs(), self.working():
+                with self.attributing_errors(), self.working():
                     task.emit_left()
 
     def _send_partials(self, processed: int) -> None:
@@ -138,18 +116,18 @@ class Processing:
         if processed and now_s < self._partials_due_s:
             return
         self._partials_due_s = now_s + PARTIALS_S
-        with self.blaming_inputs(), self.working():
+        with self.attributing_errors(), self.working():
             for task in self._tasks.running:
                 task.send_partials()
 
     def _feeds(self, task: Task) -> bool:
-        return self._backlog.feeds(task) and self._intake.is_ready(task)
+        return self._backpressure.feeds(task) and self._fetch.is_ready(task)
 
     def _process_some(self, task: Task, sharing: int) -> int:
         """Process a chunk, which writers of repartition topics share: lag must be checked early."""
         sharing = max(1, sharing)
         started = self._clock.monotonic_s()
-        with self.blaming_inputs(), self.working():
+        with self.attributing_errors(), self.working():
             share = -(-self._chunk.size // sharing)
             heads = task.heads()
             oldest_ms = min((head.timestamp()[1] for head in heads), default=-1)
@@ -157,16 +135,16 @@ class Processing:
                 self._tracer.sample(heads)
             if task.gathers:  # it ends after its first wait, and small batches would wait longer
                 share = self._config.max_poll_records
-            room = self._effort.room if task.facts.outbox is None else self._sinks.room(task)
-            most = min(share, self._backlog.room(task), room)
-            count = task.process(1 if self._effort.is_careful else most)
+            room = self._guard.room if task.facts.outbox is None else self._sinks.room(task)
+            most = min(share, self._backpressure.room(task), room)
+            count = task.process(1 if self._guard.is_careful else most)
             self._counters.ran(task.id, count, oldest_ms=oldest_ms)
             if count and not task.gathers:
                 seconds = self._clock.monotonic_s() - started
                 self._chunk.succeeded(count * sharing, seconds * sharing)
             if task.facts.outbox is None:
-                self._effort.has_taken(count)
-            self._backlog.has_read(task, count)
+                self._guard.has_taken(count)
+            self._backpressure.has_read(task, count)
             held_bytes = task.caches_bytes() + task.partials_bytes(count)
             if held_bytes > self._config.statestore_cache_max_bytes:
                 task.flush()
@@ -176,14 +154,14 @@ class Processing:
         due = [task for task in tasks if task.is_due()]
         for task in due:
             self._transactions.begin()
-            with self.blaming_inputs(), self.working():
+            with self.attributing_errors(), self.working():
                 task.punctuate()
         return bool(due)
 
     def _advance_watermarks(self) -> None:
         for task, times, limit in self._upstream_times.turn():
             self._transactions.begin()
-            with self.blaming_inputs(), self.working():
+            with self.attributing_errors(), self.working():
                 task.advance_watermarks(times, limit)
 
     def _close_idle_windows(self) -> None:
@@ -193,16 +171,16 @@ class Processing:
         self._log.info("idle_windows_closed", tasks=[str(task.id) for task in due])
         for task in due:
             self._transactions.begin()
-            with self.blaming_inputs(), self.working():
+            with self.attributing_errors(), self.working():
                 task.close_idle()
 
     # -- contexts of user code -----------------------------------------------------------------
 
     def working(self) -> AbstractContextManager[None]:
-        return self._effort.working(self._transactions.producer)
+        return self._guard.working(self._transactions.producer)
 
     @contextmanager
-    def blaming_inputs(self) -> Iterator[None]:
+    def attributing_errors(self) -> Iterator[None]:
         """Attribute a record that was rejected after it was sent to its possible inputs."""
         try:
             yield
@@ -214,7 +192,7 @@ class Processing:
 
     def void(self) -> None:
         """Handle an abort: detect work that can never be committed, and shrink chunks."""
-        if self._effort.void(self._tasks.running, self._transactions.producer):
+        if self._guard.void(self._tasks.running, self._transactions.producer):
             self._chunk.size = 1  # a chunk took so long that it was aborted
 
     def forget(self) -> None:

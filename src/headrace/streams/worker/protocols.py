@@ -39,6 +39,9 @@ from headrace.topology.context.calls import Caller
 from headrace.topology.context.task_facts import RESULTS_PER_COMMIT
 from headrace.topology.processors.store import Store
 
+KeepsPartitions = Callable[[BaseException | None], bool]
+"""Returns whether a worker that ends, perhaps with an error, must keep its partitions."""
+
 
 class WorkerListener(Protocol):
     """Listener for events of a worker; called in the worker's thread."""
@@ -88,11 +91,6 @@ class StateTracker:
     def on_commit(self, tasks: Sequence[TaskId], records: int) -> None: ...
 
 
-# The application of a worker, and its external dependencies.
-#
-# The live runtime, the simulation and the test driver have different `Seams`: clients, clock, disk.
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Application:
     """The application that a worker runs, and the facts known before its start.
@@ -115,7 +113,7 @@ class Application:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seams:
-    """External dependencies of a worker.
+    """External dependencies of a worker: the live runtime, simulation and test driver differ here.
 
     Args:
         make_reader: creates a consumer without a group, for restores.
@@ -129,6 +127,7 @@ class Seams:
         times_interval_s: minimum seconds between two requests for upstream times.
         first_records: the number of records of the first transaction.
         results_per_commit: the number of results of closed windows in one commit.
+        keeps_partitions: whether a worker that ends with an error stays in the group.
     """
 
     admin: TopicAdmin
@@ -153,8 +152,9 @@ class Seams:
     measures: Measures = NOTHING_MEASURED
     tracer: Tracer = field(default_factory=NoTracer)
     open_sink: OpenSink = open_sink
-    desk: QueryQueue = field(default_factory=QueryQueue)
+    query_queue: QueryQueue = field(default_factory=QueryQueue)
     times_interval_s: float = INTERVAL_S
     make_global_reader: Callable[[], Consumer] | None = None
     first_records: int = FIRST_RECORDS
     results_per_commit: int = RESULTS_PER_COMMIT
+    keeps_partitions: KeepsPartitions = lambda _: False

@@ -17,39 +17,27 @@ from headrace.streams.errors import (
     TaskCorruptedError,
     TaskMigratedError,
 )
-from headrace.streams.kafka.protocols import Log, TopicPartition
-from headrace.streams.metrics.counters import Counters
+from headrace.streams.kafka.protocols import TopicPartition
 from headrace.streams.plan.plan import TaskId
-from headrace.streams.tasks.fetch import FetchController
-from headrace.streams.tasks.gate_watch import Gate
-from headrace.streams.tasks.input_identity import InputIdentity
-from headrace.streams.tasks.tasks import Tasks
-from headrace.streams.worker.membership import Membership
+from headrace.streams.worker.parts import WorkerParts
 from headrace.streams.worker.processing import Processing
-from headrace.streams.worker.protocols import WorkerListener
-from headrace.streams.worker.topic_watch import TopicWatch
-from headrace.streams.worker.transactions import Transactions
-
-# Notification about the tasks that a worker owns.
 
 
 @dataclass(frozen=True, slots=True)
 class AssignmentNotifier:
     """Release of tasks, and notification about the owned tasks."""
 
-    tasks: Tasks
-    intake: FetchController
-    gate: Gate
-    listener: WorkerListener
+    parts: WorkerParts
 
-    def let_go(self, tasks: Sequence[TaskId]) -> None:
-        self.tasks.release(tasks)
-        self.intake.keep_to_running()
-        self.tell()
+    def release(self, tasks: Sequence[TaskId]) -> None:
+        self.parts.tasks.release(tasks)
+        self.parts.fetch.keep_to_running()
+        self.notify()
 
-    def tell(self) -> None:
-        self.gate.on_assignment(self.tasks.owned)
-        self.listener.on_assignment(self.tasks.owned)
+    def notify(self) -> None:
+        owned = self.parts.tasks.owned
+        self.parts.seams.gate.on_assignment(owned)
+        self.parts.seams.listener.on_assignment(owned)
 
 
 REACTED_TO = (
@@ -89,34 +77,23 @@ class Reactions:
     """Reaction to each kind of failure: abort, replace the producer, release tasks, or stop."""
 
     def __init__(
-        self,
-        tasks: Tasks,
-        transactions: Transactions,
-        membership: Membership,
-        *,
-        ownership: AssignmentNotifier,
-        processing: Processing,
-        intake: FetchController,
-        inputs: InputIdentity,
-        topic_watch: TopicWatch,
-        counters: Counters,
-        log: Log,
+        self, parts: WorkerParts, *, ownership: AssignmentNotifier, processing: Processing
     ) -> None:
-        self._tasks = tasks
-        self._transactions = transactions
-        self._membership = membership
+        self._tasks = parts.tasks
+        self._transactions = parts.transactions
+        self._membership = parts.membership
+        self._fetch = parts.fetch
+        self._inputs = parts.inputs
+        self._topic_watch = parts.topic_watch
+        self._counters = parts.counters
+        self._log = parts.seams.log
         self._ownership = ownership
         self._processing = processing
-        self._intake = intake
-        self._inputs = inputs
-        self._topic_watch = topic_watch
-        self._counters = counters
-        self._log = log
         self._lost: set[tuple[str, int]] = set()
         """Committed offsets that were already lost once."""
 
     @contextmanager
-    def reacting(self) -> Iterator[None]:
+    def handle_errors(self) -> Iterator[None]:
         """Handle recoverable errors of this block; other errors propagate and stop the worker."""
         try:
             yield
@@ -136,7 +113,7 @@ class Reactions:
             self._counters.reacted("join_again")
             self._log.warning("member_replaced", reason=str(error), advice=_MEMBER_REPLACED)
             self.abort()
-            self._ownership.let_go(self._tasks.owned)
+            self._ownership.release(self._tasks.owned)
             self._membership.replace(error)
         except TaskCorruptedError as error:
             self._counters.reacted("rebuild_state")
@@ -170,7 +147,7 @@ class Reactions:
             return
         self._processing.forget()
         self._tasks.rebuild()
-        self._intake.keep_to_running()
+        self._fetch.keep_to_running()
 
     def lose(self, partitions: Sequence[TopicPartition]) -> None:
         told = self._tasks.told(partitions)
@@ -187,7 +164,7 @@ class Reactions:
         """Re-create all tasks after the producer was replaced, because they send with it."""
         self._processing.forget()
         self._tasks.rebuild_all()
-        self._intake.keep_to_running()
+        self._fetch.keep_to_running()
 
     def _begin_at_committed(self, error: OffsetLostError) -> None:
         """Resume at the committed offset, which an operator may have moved, if it is not lost."""

@@ -7,6 +7,7 @@ from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import Any
 
 from headrace.streams.config.config import StreamsConfig
@@ -36,58 +37,10 @@ from headrace.streams.tasks.gate_watch import Gate, OpenGate
 from headrace.streams.tasks.restore import RestoreListener
 from headrace.streams.tasks.tasks import ClusterFacts, begins_earliest
 from headrace.streams.worker.connections import LIVE, Connections, LocalState, Stopping
-from headrace.streams.worker.protocols import Application, Seams, WorkerListener
+from headrace.streams.worker.protocols import Application, KeepsPartitions, Seams, WorkerListener
 from headrace.streams.worker.retention import keep_offsets_every_s
 from headrace.streams.worker.wiring import wire
 from headrace.streams.worker.worker import Worker
-
-# Creation of a worker's producers, with the size limits of the topics.
-
-
-def producer_maker(
-    application: Application,
-    *,
-    instance_id: str,
-    admin: TopicAdmin,
-    consumer: LiveConsumer,
-    clock: Clock,
-    connections: Connections,
-    stopping: Stopping,
-) -> Callable[[], Producer]:
-    """Return a factory of producers; without transactions, the consumer commits offsets."""
-    config = application.config
-    looked_up = {plan.topic for plan in application.global_plans}
-    others = {name: facts for name, facts in application.topics.items() if name not in looked_up}
-    sizes = _Sizes.of(application.plans, others)
-    settings = config.producer_config(
-        f"{config.application_id}-{instance_id}" if config.exactly_once else None,
-        message_max_bytes=sizes.record,
-        batch_max_bytes=sizes.batch,
-    )
-    shared: dict[str, Any] = {
-        "timeout_s": config.task_timeout_ms / 1000,
-        "topic_limits": sizes.limits,
-        "time_limits": TimeLimits.of(others),
-        "ask_limit": partial(_limit_of, admin),
-        "clock": clock,
-        # For all producers of the worker: the clock may be set back before the next one is made.
-        "latest_ms": MonotonicWallClock(clock).now_ms,
-        "make_client": connections.producer_client,
-        "stopping": stopping,
-        "group": config.application_id,
-        **connections.hearing(config),
-    }
-
-    def make() -> Producer:
-        is_live = connections.producer_client is None
-        own = connections.sent.hearing(settings) if is_live else settings
-        if config.exactly_once:
-            return TransactionalProducer(own, **shared)
-        return PlainProducer(
-            own, commit_offsets=consumer.commit, end_offsets=admin.end_offsets, **shared
-        )
-
-    return make
 
 
 def _limit_of(admin: TopicAdmin, topic: str) -> int | None:
@@ -144,38 +97,23 @@ may raise to prevent the start, and returns inputs with missing offsets that it 
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerParts:
+class LiveWorker:
     """A worker, and the resources to close after it."""
 
     worker: Worker
     local: LocalState
     keep_offsets_s: float
     """How often unchanged offsets are committed again, in seconds."""
-    desk: QueryQueue
+    query_queue: QueryQueue
 
     def close(self) -> None:
-        self.desk.close()
+        self.query_queue.close()
         self.local.close()
 
 
-def make_worker(
-    config: StreamsConfig,
-    plans: Sequence[SubPlan],
-    *,
-    clock: Clock,
-    listener: WorkerListener,
-    restore_listener: RestoreListener,
-    probe: Probe,
-    log: Log,
-    connections: Connections = LIVE,
-    stopping: Stopping = lambda: False,
-    global_plans: Sequence[GlobalPlan] = (),
-    deployed: Deployment | None = None,
-    gate: Gate | None = None,
-    versions: LiveVersions | None = None,
-    before_start: BeforeStart = lambda _, __, ___: frozenset(),
-) -> WorkerParts:
-    """Check and create the topics, acquire an identity, and create a worker.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerFactory:
+    """Creator of a worker.
 
     Args:
         deployed: the deployed topology before this start, if known.
@@ -183,137 +121,155 @@ def make_worker(
             worker.
         before_start: checks existing topics before any topic is created.
     """
-    admin = connections.make_admin(config, stopping)
-    topics, told = _prepare(config, plans, global_plans, admin, versions, before_start)
-    plans = plans if versions is None else versions.plans
-    local = connections.local_state(config)
-    try:
-        if versions is not None:
-            versions.take(local.instance_id)
-        bound = _bind(log, local.instance_id)
-        application = Application(
-            config=config,
-            plans=plans,
-            topics=topics,
-            global_plans=global_plans,
-            deployed=deployed,
-            told=told,
-            keep_offsets_s=keep_offsets_every_s(admin, log),
+
+    config: StreamsConfig
+    plans: Sequence[SubPlan]
+    clock: Clock
+    listener: WorkerListener
+    restore_listener: RestoreListener
+    probe: Probe
+    log: Log
+    connections: Connections = LIVE
+    stopping: Stopping = lambda: False
+    global_plans: Sequence[GlobalPlan] = ()
+    deployed: Deployment | None = None
+    gate: Gate | None = None
+    versions: LiveVersions | None = None
+    before_start: BeforeStart = lambda _, __, ___: frozenset()
+    keeps_partitions: KeepsPartitions = lambda _: False
+
+    def make(self) -> LiveWorker:
+        """Check and create the topics, acquire an identity, and create a worker."""
+        admin = self.connections.make_admin(self.config, self.stopping)
+        topics, reported = self._prepare(admin)
+        local = self.connections.local_state(self.config)
+        try:
+            if self.versions is not None:
+                self.versions.take(local.instance_id)
+            application = Application(
+                config=self.config,
+                plans=self.plans if self.versions is None else self.versions.plans,
+                topics=topics,
+                global_plans=self.global_plans,
+                deployed=self.deployed,
+                told=reported,
+                keep_offsets_s=keep_offsets_every_s(admin, self.log),
+            )
+            worker = wire(application, self._seams(application, local, admin))
+            return LiveWorker(
+                worker, local, application.keep_offsets_s, query_queue=self.connections.query_queue
+            )
+        except BaseException:
+            local.close()  # release the identity, so that the process may retry
+            raise
+
+    def _prepare(
+        self, admin: TopicAdmin
+    ) -> tuple[dict[str, TopicFacts], AbstractSet[TopicPartition]]:
+        """Check and create the topics; return them, and the inputs reported by `before_start`."""
+        reported: set[TopicPartition] = set()
+
+        def before_create(plan: TopicPlan, found: Mapping[str, TopicFacts]) -> None:
+            if self.versions is not None:
+                self.versions.settle(admin, plan, found)
+            reported.update(self.before_start(admin, plan, found))
+
+        topics = prepare_topics(
+            admin,
+            [*(p.topics for p in self.plans), *(p.topics for p in self.global_plans)],
+            replication_factor=self.config.replication_factor,
+            topic_configs=self.config.topic_configs,
+            timeout_s=self.config.task_timeout_ms / 1000,
+            before_create=before_create,
         )
-        seams = _seams(
-            application,
-            local,
-            admin=admin,
-            clock=clock,
-            listener=listener,
-            restore_listener=restore_listener,
-            probe=probe,
-            log=bound,
-            connections=connections,
-            stopping=stopping,
-            gate=gate or OpenGate(),
-            version="" if versions is None else versions.version,
-        )
-        worker = wire(application, seams)
-        return WorkerParts(worker, local, application.keep_offsets_s, connections.desk)
-    except BaseException:
-        local.close()  # release the identity, so that the process may retry
-        raise
+        # Describe it separately because the dead-letter topic may not be part of the topology.
+        topics.update(describe_dead_letters(admin, self.config))
+        return topics, reported
 
-
-def _prepare(
-    config: StreamsConfig,
-    plans: Sequence[SubPlan],
-    global_plans: Sequence[GlobalPlan],
-    admin: TopicAdmin,
-    versions: LiveVersions | None,
-    before_start: BeforeStart,
-) -> tuple[dict[str, TopicFacts], AbstractSet[TopicPartition]]:
-    """Check and create the topics; return them, and the inputs reported by `before_start`."""
-    told: set[TopicPartition] = set()
-
-    def before_create(plan: TopicPlan, found: Mapping[str, TopicFacts]) -> None:
-        if versions is not None:
-            versions.settle(admin, plan, found)
-        told.update(before_start(admin, plan, found))
-
-    topics = prepare_topics(
-        admin,
-        [*(plan.topics for plan in plans), *(plan.topics for plan in global_plans)],
-        replication_factor=config.replication_factor,
-        topic_configs=config.topic_configs,
-        timeout_s=config.task_timeout_ms / 1000,
-        before_create=before_create,
-    )
-    # Describe it separately because the dead-letter topic may not be part of the topology.
-    topics.update(describe_dead_letters(admin, config))
-    return topics, told
-
-
-def _seams(
-    application: Application,
-    local: LocalState,
-    *,
-    admin: TopicAdmin,
-    clock: Clock,
-    listener: WorkerListener,
-    restore_listener: RestoreListener,
-    probe: Probe,
-    log: Log,
-    connections: Connections,
-    stopping: Stopping,
-    gate: Gate,
-    version: str,
-) -> Seams:
-    config = application.config
-    settings = config.consumer_config(local.instance_id, version=version)
-    consumer = connections.make_consumer(config, settings, clock)
-    return Seams(
-        admin=admin,
-        consumer=consumer,
-        make_reader=partial(connections.make_reader, config, clock),
-        make_global_reader=partial(
-            connections.make_consumer, config, config.restore_config(), clock
-        ),
-        make_producer=producer_maker(
-            application,
-            instance_id=local.instance_id,
+    def _seams(self, application: Application, local: LocalState, admin: TopicAdmin) -> Seams:
+        config, connections, clock = self.config, self.connections, self.clock
+        log = _bind(self.log, local.instance_id)
+        version = "" if self.versions is None else self.versions.version
+        settings = config.consumer_config(local.instance_id, version=version)
+        consumer = connections.make_consumer(config, settings, clock)
+        resets = (plan.offset_resets.items() for plan in application.plans)
+        return Seams(
             admin=admin,
             consumer=consumer,
+            make_reader=partial(connections.make_reader, config, clock),
+            make_global_reader=partial(
+                connections.make_consumer, config, config.restore_config(), clock=clock
+            ),
+            make_producer=self._producer_maker(
+                application, local.instance_id, admin=admin, consumer=consumer
+            ),
+            facts=ClusterFacts(
+                admin, application.topics, begins_earliest(config), resets=dict(chain(*resets))
+            ),
+            open_home=local.homes(clock, log),
+            open_global_home=lambda stores: local.global_home(stores, log),
+            background=connections.background,
             clock=clock,
-            connections=connections,
-            stopping=stopping,
-        ),
-        facts=ClusterFacts(
-            admin,
-            application.topics,
-            begins_earliest(config),
-            {
-                name: reset
-                for plan in application.plans
-                for name, reset in plan.offset_resets.items()
-            },
-        ),
-        open_home=local.homes(clock, log),
-        open_global_home=lambda stores: local.global_home(stores, log),
-        background=connections.background,
-        clock=clock,
-        listener=listener,
-        restore_listener=restore_listener,
-        global_listener=restore_listener,
-        probe=probe,
-        calls=connections.calls(),
-        first_commit_id=connections.first_commit_id(),
-        results_per_commit=connections.results_per_commit,
-        log=log,
-        contact=connections.contact or NoContact(),
-        gate=gate,
-        worker_id=local.instance_id,
-        measures=connections.all_measures(),
-        tracer=connections.tracer(config.application_id, local.instance_id),
-        open_sink=connections.open_sink,
-        desk=connections.desk,
-    )
+            listener=self.listener,
+            restore_listener=self.restore_listener,
+            global_listener=self.restore_listener,
+            probe=self.probe,
+            calls=connections.calls(),
+            first_commit_id=connections.first_commit_id(),
+            results_per_commit=connections.results_per_commit,
+            log=log,
+            contact=connections.contact or NoContact(),
+            gate=self.gate or OpenGate(),
+            worker_id=local.instance_id,
+            measures=connections.all_measures(),
+            tracer=connections.tracer(config.application_id, local.instance_id),
+            open_sink=connections.open_sink,
+            query_queue=connections.query_queue,
+            keeps_partitions=self.keeps_partitions,
+        )
+
+    def _producer_maker(
+        self,
+        application: Application,
+        instance_id: str,
+        *,
+        admin: TopicAdmin,
+        consumer: LiveConsumer,
+    ) -> Callable[[], Producer]:
+        """Return a factory of producers; without transactions, the consumer commits offsets."""
+        config, connections = self.config, self.connections
+        looked_up = {plan.topic for plan in application.global_plans}
+        others = {name: f for name, f in application.topics.items() if name not in looked_up}
+        sizes = _Sizes.of(application.plans, others)
+        settings = config.producer_config(
+            f"{config.application_id}-{instance_id}" if config.exactly_once else None,
+            message_max_bytes=sizes.record,
+            batch_max_bytes=sizes.batch,
+        )
+        shared: dict[str, Any] = {
+            "timeout_s": config.task_timeout_ms / 1000,
+            "topic_limits": sizes.limits,
+            "time_limits": TimeLimits.of(others),
+            "ask_limit": partial(_limit_of, admin),
+            "clock": self.clock,
+            # For all producers of the worker: the clock may be set back before the next is made.
+            "latest_ms": MonotonicWallClock(self.clock).now_ms,
+            "make_client": connections.producer_client,
+            "stopping": self.stopping,
+            "group": config.application_id,
+            **connections.hearing(config),
+        }
+
+        def make() -> Producer:
+            is_live = connections.producer_client is None
+            own = connections.sent.hearing(settings) if is_live else settings
+            if config.exactly_once:
+                return TransactionalProducer(own, **shared)
+            return PlainProducer(
+                own, commit_offsets=consumer.commit, end_offsets=admin.end_offsets, **shared
+            )
+
+        return make
 
 
 def _bind(log: Log, worker_id: str) -> Log:

@@ -18,9 +18,8 @@ from dataclasses import dataclass, field, replace
 
 from headrace.state.buffer import Buffer
 from headrace.state.counting import count_rows
-from headrace.streams.kafka.protocols import Clock, Consumer, Log, TopicPartition
-from headrace.streams.metrics.counters import Counters, TaskCounters
-from headrace.streams.metrics.hot_keys import HotKeys
+from headrace.streams.kafka.protocols import Clock, Log, TopicPartition
+from headrace.streams.metrics.counters import TaskCounters
 from headrace.streams.metrics.measures import Measures, NodeKey
 from headrace.streams.metrics.snapshots import (
     InputSnapshot,
@@ -35,10 +34,8 @@ from headrace.streams.metrics.snapshots import (
     skew_of,
 )
 from headrace.streams.plan.plan import TaskId
-from headrace.streams.tasks.restore import Restorer
 from headrace.streams.tasks.task import Task
-from headrace.streams.tasks.tasks import Tasks
-from headrace.streams.worker.transactions import Transactions
+from headrace.streams.worker.parts import WorkerParts
 
 EVERY_S = 0.5
 COST_MAX = 0.005
@@ -131,18 +128,11 @@ class SnapshotCollector:
         own_numbers: the counters of processors, by node and name.
     """
 
-    worker_id: str
-    counters: Counters
-    hot_keys: HotKeys
-    tasks: Tasks
-    restorer: Restorer
-    transactions: Transactions
-    consumer: Consumer
+    parts: WorkerParts
     own_numbers: dict[tuple[str, str], float]
     is_paused: Callable[[], bool]
-    measures: Measures
-    clock: Clock
-    log: Log
+    measures: Measures = field(init=False)
+    clock: Clock = field(init=False)
     latest: WorkerSnapshot | None = None
     """The last snapshot; None before the first."""
     _next_s: float = 0.0
@@ -153,16 +143,20 @@ class SnapshotCollector:
     """Time when each task was last running, or was assigned."""
     _backlog: Backlog | None = None
 
+    def __post_init__(self) -> None:
+        self.measures = self.parts.seams.measures
+        self.clock = self.parts.seams.clock
+
     @property
     def aborted(self) -> int:
-        return self.transactions.aborted + self.counters.found_aborted
+        return self.parts.transactions.aborted + self.parts.counters.found_aborted
 
     def turn(self) -> None:
         begun_s = self.clock.monotonic_s()
         if begun_s < self._next_s:
             return
         if self.measures.are_served:
-            self.transactions.producer.pressure(0.0)
+            self.parts.transactions.producer.pressure(0.0)
         self.gather()
         took_s = self.clock.monotonic_s() - begun_s
         self._next_s = begun_s + min(EVERY_MOST_S, max(EVERY_S, took_s / COST_MAX))
@@ -173,10 +167,10 @@ class SnapshotCollector:
         self._measure(now_s)
         tasks = tuple(self._tasks(now_s, now_ms))
         usage, times = self.measures.usage(), self.measures.times()
-        counters, before = self.counters, self.latest
-        restored = self.restorer.restored
+        counters, before = self.parts.counters, self.latest
+        restored = self.parts.restorer.restored
         snapshot = self.latest = WorkerSnapshot(
-            id=self.worker_id,
+            id=self.parts.seams.worker_id,
             at_s=now_s,
             at_ms=now_ms,
             is_running=bool(tasks) and all(task.state == "running" for task in tasks),
@@ -193,7 +187,7 @@ class SnapshotCollector:
             rebalances=counters.rebalances,
             aborted=self.aborted,
             reactions=dict(counters.reactions),
-            producers_replaced=self.transactions.replaced,
+            producers_replaced=self.parts.transactions.replaced,
             restored=restored,
             restored_per_s=_rate(before, restored, now_s),
             cpu_s=usage.cpu_s,
@@ -207,13 +201,13 @@ class SnapshotCollector:
                 for (node, name), value in sorted(self.own_numbers.items())
             ),
         )
-        self._backlog = backlog_after(self._backlog, snapshot, self.log)
+        self._backlog = backlog_after(self._backlog, snapshot, self.parts.seams.log)
 
     # -- tasks ---------------------------------------------------------------------------------
 
     def _tasks(self, now_s: float, now_ms: int) -> Iterable[TaskSnapshot]:
-        states = self.tasks.states()
-        self.hot_keys.keep_to(states)
+        states = self.parts.tasks.states()
+        self.parts.hot_keys.keep_to(states)
         since = self._states
         self._states = {
             task: since[task] if since.get(task, ("", 0.0))[0] == state else (state, now_s)
@@ -226,10 +220,10 @@ class SnapshotCollector:
         }
         running = [task for state, task in states.values() if state == "running" and task]
         tps = [tp for task in running for tp in task.inputs]
-        positions = self.consumer.positions(tps) if tps else {}
-        remaining = self.restorer.remaining()
+        positions = self.parts.seams.consumer.positions(tps) if tps else {}
+        remaining = self.parts.restorer.remaining()
         for task_id, (state, task) in states.items():
-            own = self.counters.tasks.get(task_id, NO_COUNTERS)
+            own = self.parts.counters.tasks.get(task_id, NO_COUNTERS)
             yield TaskSnapshot(
                 id=str(task_id),
                 sub_topology=task_id.sub_topology,
@@ -259,7 +253,7 @@ class SnapshotCollector:
         until_s = clock() + STORES_MOST_S
         before, self._sizes = self._sizes, {}
         due: list[tuple[float, Task, str]] = []
-        for task in (task for _, task in self.tasks.states().values() if task is not None):
+        for task in (task for _, task in self.parts.tasks.states().values() if task is not None):
             for buffer in task.buffers:
                 store = task.id, buffer.name
                 known = before.get(store)
@@ -301,7 +295,7 @@ class SnapshotCollector:
         processed = task.next_offset[tp]
         # Without queued records, the position is past control records and aborted records.
         reached = processed if queued else max(position, processed)
-        ahead = self.consumer.lag(tp, reached)
+        ahead = self.parts.seams.consumer.lag(tp, reached)
         time_ms = task.partition_time[tp]
         is_behind = bool(ahead) or queued > 0
         return InputSnapshot(
@@ -318,7 +312,7 @@ class SnapshotCollector:
 
     def _skew(self, task: Task, inputs: Sequence[InputSnapshot]) -> SkewSnapshot | None:
         """Return the largest skew that concerns a task: of its inputs, or of upstream inputs."""
-        found = [self.tasks.skews.get(tp.topic) for tp in task.watermarks]
+        found = [self.parts.tasks.skews.get(tp.topic) for tp in task.watermarks]
         # Inputs that are read to their end, such as tables, do not have records that come late.
         latest = max((one.event_time_ms for one in inputs), default=-1)
         times = {
@@ -341,15 +335,15 @@ class SnapshotCollector:
             cache_hits=buffer.hits,
             cache_misses=buffer.misses,
             restore_remaining=remaining,
-            hot_keys=self.hot_keys.of(task.id, buffer.name),
+            hot_keys=self.parts.hot_keys.of(task.id, buffer.name),
         )
 
     # -- nodes ---------------------------------------------------------------------------------
 
     def _nodes(self, times: dict[NodeKey, float]) -> tuple[NodeSnapshot, ...]:
         dropped: dict[tuple[int, str], dict[str, int]] = {}
-        for (node, reason), count in self.tasks.dropped.items():
-            dropped.setdefault((self.tasks.sub_topology_of(node), node), {})[reason] = count
+        for (node, reason), count in self.parts.tasks.dropped.items():
+            dropped.setdefault((self.parts.tasks.sub_topology_of(node), node), {})[reason] = count
         found = dropped.keys() | {(key.sub_topology, key.node) for key in times}
         return tuple(
             NodeSnapshot(

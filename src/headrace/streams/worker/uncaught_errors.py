@@ -87,7 +87,7 @@ class Uncaught:
         """Error about an invalid response."""
         self._is_told = False
 
-    def holds(self, error: BaseException | None) -> bool:
+    def keeps_partitions(self, error: BaseException | None) -> bool:
         """Call the handler; return whether a worker that ends must keep its partitions.
 
         It must after a shutdown request to all workers: a worker that gets a partition before the

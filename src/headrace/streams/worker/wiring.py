@@ -34,6 +34,7 @@ from headrace.streams.tasks.window_idle import IdleWindows
 from headrace.streams.worker.commit_timing import CommitTiming
 from headrace.streams.worker.commits import Commits
 from headrace.streams.worker.membership import Membership
+from headrace.streams.worker.parts import WorkerParts
 from headrace.streams.worker.processing import Processing
 from headrace.streams.worker.progress_guard import ProgressGuard
 from headrace.streams.worker.protocols import Application, Seams
@@ -45,8 +46,6 @@ from headrace.streams.worker.topic_watch import TopicWatch
 from headrace.streams.worker.transactions import Transactions
 from headrace.streams.worker.worker import Pausing, Worker
 from headrace.topology.context.task_facts import EmissionBudget, TaskFacts
-
-# Periodic deletion of processed records of repartition topics.
 
 
 class Purger:
@@ -124,30 +123,39 @@ class _Wiring:
 
     def worker(self) -> Worker:
         return Worker(
-            config=self._config,
-            consumer=self._seams.consumer,
-            transactions=self.transactions,
-            membership=self.membership,
-            tasks=self.tasks,
-            restorer=self.restorer,
-            global_tables=self.global_tables,
-            intake=self.intake,
-            effort=self.effort,
+            self.parts,
             processing=self.processing,
             commits=self.commits,
-            timing=self.timing,
-            reactions=self.reactions,
+            reactions=Reactions(self.parts, ownership=self.ownership, processing=self.processing),
             ownership=self.ownership,
-            topic_watch=self.topic_watch,
-            contact=self._seams.contact,
-            gate=self._seams.gate,
-            gathering=self.gathering,
+            snapshots=SnapshotCollector(
+                self.parts, self.own_numbers.values, lambda: self.pausing.is_on
+            ),
             pausing=self.pausing,
-            answering=self.answering,
-            listener=self._seams.listener,
-            calls=self._seams.calls,
-            clock=self._seams.clock,
-            log=self._seams.log,
+            queries=QueryHandler(
+                self._seams.query_queue, self.tasks, self.global_tables, restorer=self.restorer
+            ),
+        )
+
+    @cached_property
+    def parts(self) -> WorkerParts:
+        return WorkerParts(
+            config=self._config,
+            seams=self._seams,
+            tasks=self.tasks,
+            transactions=self.transactions,
+            membership=self.membership,
+            restorer=self.restorer,
+            global_tables=self.global_tables,
+            fetch=self.fetch,
+            backpressure=self.backpressure,
+            guard=self.guard,
+            timing=self.timing,
+            inputs=self.inputs,
+            topic_watch=self.topic_watch,
+            sinks=self.sink_writes,
+            counters=Counters(),
+            hot_keys=self.hot_keys,
         )
 
     # -- tasks and clients ---------------------------------------------------------------------
@@ -301,17 +309,17 @@ class _Wiring:
 
     def _begin_again(self, task: Task) -> None:
         self.tasks.begin_again(task)
-        self.intake.keep_to_running()
+        self.fetch.keep_to_running()
 
     @cached_property
-    def intake(self) -> FetchController:
+    def fetch(self) -> FetchController:
         seams = self._seams
         return FetchController(
-            self._config, seams.consumer, self.tasks, self.backlog, clock=seams.clock
+            self._config, seams.consumer, self.tasks, self.backpressure, clock=seams.clock
         )
 
     @cached_property
-    def backlog(self) -> RepartitionBackpressure:
+    def backpressure(self) -> RepartitionBackpressure:
         seams = self._seams
         return RepartitionBackpressure(
             self._config,
@@ -335,18 +343,10 @@ class _Wiring:
         )
 
     @cached_property
-    def answering(self) -> QueryHandler:
-        return QueryHandler(self._seams.desk, self.tasks, self.global_tables, self.restorer)
-
-    @cached_property
     def pausing(self) -> Pausing:
-        return Pausing(self._seams.consumer, self.tasks, self.intake, self.commits)
+        return Pausing(self.parts, self.commits)
 
     # -- metrics -------------------------------------------------------------------------------
-
-    @cached_property
-    def counters(self) -> Counters:
-        return Counters()
 
     @cached_property
     def hot_keys(self) -> HotKeys:
@@ -361,28 +361,10 @@ class _Wiring:
     def own_numbers(self) -> OwnNumbers:
         return OwnNumbers(self._seams.log)
 
-    @cached_property
-    def gathering(self) -> SnapshotCollector:
-        seams = self._seams
-        return SnapshotCollector(
-            seams.worker_id,
-            self.counters,
-            self.hot_keys,
-            self.tasks,
-            self.restorer,
-            self.transactions,
-            seams.consumer,
-            self.own_numbers.values,
-            lambda: self.pausing.is_on,
-            seams.measures,
-            seams.clock,
-            seams.log,
-        )
-
     # -- processing and commits ----------------------------------------------------------------
 
     @cached_property
-    def effort(self) -> ProgressGuard:
+    def guard(self) -> ProgressGuard:
         return ProgressGuard(
             self._config,
             first_records=self._seams.first_records,
@@ -392,28 +374,16 @@ class _Wiring:
 
     @cached_property
     def processing(self) -> Processing:
-        seams = self._seams
-        idle_ms = self._config.window_close_idle_ms
         return Processing(
-            self._config,
-            self.tasks,
-            self.transactions,
-            intake=self.intake,
-            backlog=self.backlog,
-            effort=self.effort,
-            counters=self.counters,
+            self.parts,
             upstream_times=self.upstream_times,
             idle_windows=IdleWindows(
-                idle_ms,
-                seams.consumer,
+                self._config.window_close_idle_ms,
+                self._seams.consumer,
                 lambda: self.tasks.running,
                 self.upstream_times.is_behind,
-                clock=seams.clock,
+                clock=self._seams.clock,
             ),
-            sinks=self.sink_writes,
-            tracer=seams.tracer,
-            clock=seams.clock,
-            log=seams.log,
         )
 
     @cached_property
@@ -429,18 +399,10 @@ class _Wiring:
     @cached_property
     def commits(self) -> Commits:
         return Commits(
-            consumer=self._seams.consumer,
-            tasks=self.tasks,
-            transactions=self.transactions,
-            membership=self.membership,
+            self.parts,
             processing=self.processing,
-            backlog=self.backlog,
-            effort=self.effort,
-            timing=self.timing,
             requested=self._commit_requested,
-            inputs=self.inputs,
             retention=self.retention,
-            sinks=self.sink_writes,
             purger=Purger(
                 self._seams.admin,
                 frozenset(
@@ -454,33 +416,11 @@ class _Wiring:
                 log=self._seams.log,
             ),
             topic_ids={name: f.topic_id for name, f in self._application.topics.items()},
-            first_id=self._seams.first_commit_id,
-            tracer=self._seams.tracer,
-            listener=self._seams.listener,
-            counters=self.counters,
-            hot_keys=self.hot_keys,
-            clock=self._seams.clock,
-            probe=self._seams.probe,
-        )
-
-    @cached_property
-    def reactions(self) -> Reactions:
-        return Reactions(
-            self.tasks,
-            self.transactions,
-            self.membership,
-            ownership=self.ownership,
-            processing=self.processing,
-            intake=self.intake,
-            inputs=self.inputs,
-            topic_watch=self.topic_watch,
-            counters=self.counters,
-            log=self._seams.log,
         )
 
     @cached_property
     def ownership(self) -> AssignmentNotifier:
-        return AssignmentNotifier(self.tasks, self.intake, self._seams.gate, self._seams.listener)
+        return AssignmentNotifier(self.parts)
 
     # -- group and topics ----------------------------------------------------------------------
 
@@ -500,15 +440,15 @@ class _Wiring:
     def retention(self) -> RetentionGuard:
         windows, topics = window_topics(self._application.plans), self._application.topics
         return RetentionGuard(
-            self._seams.admin,
-            windows,
-            {t for t in windows if t in topics and topics[t].retention_ms == -1},
-            self._inputs_of,
-            self._seams.consumer.committed,
-            self._config.topics_check_interval_ms / 1000,
-            self._seams.background("headrace-retention"),
-            MonotonicWallClock(self._seams.clock),
-            self._seams.log,
+            admin=self._seams.admin,
+            topics=windows,
+            suspended={t for t in windows if t in topics and topics[t].retention_ms == -1},
+            inputs=self._inputs_of,
+            committed=self._seams.consumer.committed,
+            interval_s=self._config.topics_check_interval_ms / 1000,
+            background=self._seams.background("headrace-retention"),
+            clock=MonotonicWallClock(self._seams.clock),
+            log=self._seams.log,
         )
 
     def _inputs_of(self, sub_topology: int) -> list[TopicPartition]:

@@ -15,66 +15,51 @@ import math
 import threading
 from collections.abc import Callable, Sequence
 
-from headrace.streams.config.config import StreamsConfig
 from headrace.streams.errors import StopRequestedError
-from headrace.streams.kafka.protocols import Clock, Consumer, Contact, Log, TopicPartition
+from headrace.streams.kafka.protocols import TopicPartition
 from headrace.streams.metrics.snapshots import WorkerSnapshot
 from headrace.streams.queries.query_queue import QueryHandler
 from headrace.streams.tasks.async_io import CallWatch
 from headrace.streams.tasks.failures import describe_failure
-from headrace.streams.tasks.fetch import FetchController
-from headrace.streams.tasks.gate_watch import Gate
-from headrace.streams.tasks.global_tables import GlobalTables
-from headrace.streams.tasks.restore import SLICE_S, WAIT_S, Restorer
-from headrace.streams.tasks.tasks import Tasks
-from headrace.streams.worker.commit_timing import CommitTiming
+from headrace.streams.tasks.restore import SLICE_S, WAIT_S
 from headrace.streams.worker.commits import Commits
-from headrace.streams.worker.membership import Membership
+from headrace.streams.worker.parts import WorkerParts
 from headrace.streams.worker.processing import Processing
-from headrace.streams.worker.progress_guard import ProgressGuard
-from headrace.streams.worker.protocols import WorkerListener
 from headrace.streams.worker.reactions import AssignmentNotifier, Reactions
 from headrace.streams.worker.snapshot_collector import SnapshotCollector
-from headrace.streams.worker.topic_watch import TopicWatch
-from headrace.streams.worker.transactions import Transactions
-from headrace.topology.context.calls import Caller
 from headrace.topology.context.punctuation import NEVER_MS
-
-# Pause of a worker that keeps its tasks.
 
 
 class Pausing:
     """Pause of a worker that keeps its tasks."""
 
-    def __init__(
-        self, consumer: Consumer, tasks: Tasks, intake: FetchController, commits: Commits
-    ) -> None:
-        self._consumer = consumer
-        self._tasks = tasks
-        self._intake = intake
+    def __init__(self, parts: WorkerParts, commits: Commits) -> None:
+        self._consumer = parts.seams.consumer
+        self._tasks = parts.tasks
+        self._fetch = parts.fetch
         self._commits = commits
-        self._asked = threading.Event()
-        self._heard: Callable[[bool], None] = lambda _: None
+        self._requested = threading.Event()
+        self._notify: Callable[[bool], None] = lambda _: None
         self.is_on = False
         """Whether processing is paused and all work is committed."""
 
-    def follow(self, asked: threading.Event, heard: Callable[[bool], None]) -> None:
+    def follow(self, requested: threading.Event, notify: Callable[[bool], None]) -> None:
         """Pause while an event is set; the worker's thread calls the function at start and end."""
-        self._asked, self._heard = asked, heard
+        self._requested, self._notify = requested, notify
 
     def turn(self) -> bool:
         """Start, continue or end the pause; return whether processing is paused in this turn."""
-        if self._asked.is_set():
+        if self._requested.is_set():
             if not self.is_on:
                 self._commits.commit(ending=[task.id for task in self._tasks.running])
                 self.is_on = True
-                self._heard(True)
+                self._notify(True)
             # Pause in each iteration, because tasks may have started since the last.
             self._consumer.pause([p for task in self._tasks.running for p in task.inputs])
         elif self.is_on:
             self.is_on = False
-            self._intake.resume_all()
-            self._heard(False)
+            self._fetch.resume_all()
+            self._notify(False)
         return self.is_on
 
 
@@ -89,71 +74,51 @@ class Worker:
 
     def __init__(
         self,
+        parts: WorkerParts,
         *,
-        config: StreamsConfig,
-        consumer: Consumer,
-        transactions: Transactions,
-        membership: Membership,
-        tasks: Tasks,
-        restorer: Restorer,
-        global_tables: GlobalTables,
-        intake: FetchController,
-        effort: ProgressGuard,
         processing: Processing,
         commits: Commits,
-        timing: CommitTiming,
         reactions: Reactions,
         ownership: AssignmentNotifier,
-        topic_watch: TopicWatch,
-        contact: Contact,
-        gate: Gate,
-        gathering: SnapshotCollector,
+        snapshots: SnapshotCollector,
         pausing: Pausing,
-        answering: QueryHandler,
-        listener: WorkerListener,
-        calls: Caller,
-        clock: Clock,
-        log: Log,
+        queries: QueryHandler,
     ) -> None:
-        self._config = config
-        self._consumer = consumer
-        self._transactions = transactions
-        self._membership = membership
-        self.tasks = tasks
-        self._restorer = restorer
-        self.global_tables = global_tables
-        self._intake = intake
-        self._effort = effort
+        self._parts = parts
+        self._seams = parts.seams
+        self._config = parts.config
+        self._consumer = parts.seams.consumer
+        self._transactions = parts.transactions
+        self._membership = parts.membership
+        self.tasks = parts.tasks
+        self._restorer = parts.restorer
+        self.global_tables = parts.global_tables
+        self._fetch = parts.fetch
+        self._topic_watch = parts.topic_watch
+        self._log = parts.seams.log
         self._processing = processing
         self._commits = commits
-        self._timing = timing
         self._reactions = reactions
         self._ownership = ownership
-        self._topic_watch = topic_watch
-        self._contact = contact
-        self._gate = gate
-        self._gathering = gathering
+        self._snapshots = snapshots
         self.pausing = pausing
-        self._answering = answering
-        self._listener = listener
-        self._calls = calls
-        self._clock = clock
-        self._log = log
+        self._queries = queries
         self._stop = threading.Event()
-        self._leaves = config.on_stop == "leave"
-        self.holds: Callable[[BaseException | None], bool] = lambda _: False  # its partitions
+        self._leaves = parts.config.on_stop == "leave"
         self._was_running = False
-        calls.watch(CallWatch(self._stop.is_set, membership.is_given_up).look)
+        self.activity: str | None = None
+        """Current step of the loop, for the profiler; None outside of the loop."""
+        parts.seams.calls.watch(CallWatch(self._stop.is_set, self._membership.is_given_up).look)
 
     @property
     def processed(self) -> int:
         """Number of records processed since the start, including aborted transactions."""
-        return self._gathering.counters.processed
+        return self._parts.counters.processed
 
     @property
     def facts(self) -> WorkerSnapshot | None:
         """The latest snapshot, or None before the first; thread-safe."""
-        return self._gathering.latest
+        return self._snapshots.latest
 
     # -- life cycle --------------------------------------------------------------------------
 
@@ -195,32 +160,40 @@ class Worker:
         self._commits.request()
 
     def turn(self) -> None:
-        with self._reactions.reacting():
+        self.activity = "other"
+        with self._reactions.handle_errors():
             self._membership.turn()
-            self._poll(self._answering.bounded(self._wait_s()))
+            self.activity = "poll"
+            self._poll(self._queries.bounded(self._wait_s()))
+            self.activity = "restore"
             self._advance()
+            self.activity = "global_tables"
             self.global_tables.update()
+            self.activity = "process"
             processed = 0 if self.pausing.turn() else self._process()
+            self.activity = "commit"
             self._commit_if_due(processed)
+            self.activity = "other"
             self.tasks.bound_caches(self.global_tables.caches)
             if self.tasks.has_unknown:
                 self._topic_watch.look_within(UNKNOWN_LOOK_S)
             self._topic_watch.turn()
-            self._contact.turn()
-            self._gathering.turn()
-            self._answering.turn()
+            self._seams.contact.turn()
+            self._snapshots.turn()
+            self._queries.turn()
 
     def finish(self) -> None:
         """Close cleanly: commit, release the tasks, and leave the group if configured."""
+        self.activity = None
         self._log.info("worker_stopping")
         if failed := self._commits.commit_last(self.tasks.owned, self._log):
             self._reactions.abort_quietly()
-        self._gathering.gather()
+        self._snapshots.gather()
         self._consumer.close(leave=self._leaves)
         self.tasks.release(self.tasks.owned)
         self._restorer.close()
         self.global_tables.close()
-        self._calls.close()
+        self._seams.calls.close()
         self._transactions.close()
         self._log.info("worker_stopped", last_commit="failed" if failed else "done")
 
@@ -228,13 +201,15 @@ class Worker:
         """Close after an error: roll back uncommitted work, and keep the original error visible."""
         for step in (
             self._reactions.abort_quietly,
-            lambda: self._consumer.close(leave=self._leaves and not self.holds(error)),
+            lambda: self._consumer.close(
+                leave=self._leaves and not self._seams.keeps_partitions(error)
+            ),
             lambda: self.tasks.release(self.tasks.owned),
             self._restorer.close,
             self.global_tables.close,
-            self._calls.close,
+            self._seams.calls.close,
             self._transactions.close,
-            self._gathering.gather,
+            self._snapshots.gather,
         ):
             try:
                 step()
@@ -246,34 +221,34 @@ class Worker:
 
     def on_assigned(self, partitions: Sequence[TopicPartition]) -> None:
         if self._membership.hear():
-            self._gate.on_new_membership()
+            self._seams.gate.on_new_membership()
             self._reactions.abort()
         self._membership.assigned()
-        self._gathering.counters.rebalances += 1
+        self._parts.counters.rebalances += 1
         self._topic_watch.look_soon()
         self.tasks.assign(partitions)
         self._was_running = False
         self._log.info("partitions_assigned", partitions=self.tasks.told(partitions))
-        self._ownership.tell()
+        self._ownership.notify()
 
     def on_revoked(self, partitions: Sequence[TopicPartition]) -> None:
         """Commit while this worker still owns the tasks, then release them."""
         leaving = self.tasks.owned_of(partitions)
         self._log.info("partitions_revoked", partitions=self.tasks.told(partitions))
         if self._membership.hear():
-            self._gate.on_new_membership()
+            self._seams.gate.on_new_membership()
             self._reactions.abort()
         elif leaving:
-            with self._reactions.reacting():
+            with self._reactions.handle_errors():
                 # One transaction holds the work of all tasks, so all of it is committed.
                 self._commits.commit(ending=leaving)
-        self._ownership.let_go(leaving)
+        self._ownership.release(leaving)
 
     def on_lost(self, partitions: Sequence[TopicPartition]) -> None:
         """Release tasks that already belong to other workers, without a commit."""
-        self._gathering.counters.rebalances += 1
+        self._parts.counters.rebalances += 1
         self._reactions.lose(partitions)
-        self._ownership.let_go(self.tasks.owned_of(partitions))
+        self._ownership.release(self.tasks.owned_of(partitions))
 
     # -- the steps of a turn -------------------------------------------------------------------
 
@@ -281,23 +256,25 @@ class Worker:
         if self.pausing.is_on and not self._restorer.is_active:
             return self._config.poll_ms / 1000
         running = self.tasks.running
-        if self._restorer.is_active or any(map(self._intake.is_ready, running)):
+        if self._restorer.is_active or any(map(self._fetch.is_ready, running)):
             return 0.0
         if any(task.has_results_left() for task in running):
             return 0.0
         waiting_s = WAITING_LOOK_S if self.tasks.are_waiting else math.inf
         idle_s = min(self._config.poll_ms / 1000, self._until_punctuation_s(), waiting_s)
-        bounds = (self._membership.poll_max_s, self._intake.wait_s(), self._timing.wait_s())
+        bounds = (self._membership.poll_max_s, self._fetch.wait_s(), self._parts.timing.wait_s())
         return min(idle_s, *(bound_s for bound_s in bounds if bound_s is not None))
 
     def _until_punctuation_s(self) -> float:
         due_ms = min((task.facts.wall_due_ms for task in self.tasks.running), default=NEVER_MS)
-        return math.inf if due_ms == NEVER_MS else max(0, due_ms - self._clock.now_ms()) / 1000
+        return (
+            math.inf if due_ms == NEVER_MS else max(0, due_ms - self._seams.clock.now_ms()) / 1000
+        )
 
     def _poll(self, idle_s: float) -> None:
-        batches = self._consumer.poll(self._intake.room(), idle_s)
-        self._effort.polled()
-        self._intake.came(batches)
+        batches = self._consumer.poll(self._fetch.room(), idle_s)
+        self._parts.guard.polled()
+        self._fetch.came(batches)
         for tp, records in batches.items():
             # A callback of this very poll may have taken the partition away.
             if (task := self.tasks.reader_of(tp)) is not None:
@@ -305,8 +282,8 @@ class Worker:
                 task.add(tp, records)
 
     def _advance(self) -> None:
-        if self._gate.is_passed():
-            with self._effort.preparing():
+        if self._seams.gate.is_passed():
+            with self._parts.guard.preparing():
                 self._advance_tasks()
 
     def _advance_tasks(self) -> None:
@@ -317,7 +294,7 @@ class Worker:
                 self.tasks.run(task)
         if not self._was_running and self.tasks.owned and self.tasks.all_running:
             self._was_running = True
-            self._listener.on_running()
+            self._seams.listener.on_running()
 
     def _process(self) -> int:
         if self._processing.must_commit_first():
@@ -325,7 +302,7 @@ class Worker:
         return self._processing.run()
 
     def _commit_if_due(self, processed: int) -> None:
-        if self._timing.is_due_for_all():
+        if self._parts.timing.is_due_for_all():
             self._commits.commit(everything=True)
         elif self._commits.is_due(processed):
             # The group may have changed since the last poll. Only polls report this, and a commit
