@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from headrace.streams.simulation import FaultPlan, Simulation
-from headrace.streams.simulation.__main__ import example_inputs, example_topology
 from tests.simulation.blocks import run_each
+from tests.simulation.example import example_inputs, example_topology
 from tests.simulation.recount import differences
 
 ROWS = 600

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from headrace.streams.simulation import SimulationResult
-from headrace.streams.simulation.__main__ import step
+from tests.simulation.example import step
 
 Rows = Sequence[tuple[Any, Any]]
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from headrace.streams.simulation import FaultPlan, Simulation, SimulationResult
-from headrace.streams.simulation.__main__ import example_inputs, example_topology
 from tests.simulation.blocks import run_each
+from tests.simulation.example import example_inputs, example_topology
 from tests.simulation.recount import differences
 
 AT_LEAST_ONCE = {"processing.guarantee": "at_least_once", "commit.interval.ms": 200}

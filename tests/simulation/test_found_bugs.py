@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from headrace.streams.simulation import FaultPlan, Simulation
-from headrace.streams.simulation.__main__ import example_inputs, example_topology
+from tests.simulation.example import example_inputs, example_topology
 from tests.simulation.recount import differences
 
 pytestmark = [pytest.mark.slow, pytest.mark.faults]

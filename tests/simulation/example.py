@@ -1,4 +1,10 @@
-"""Command that runs many seeds: ``python -m headrace.streams.simulation --seeds 10000``."""
+"""The example topology, and a command that runs it with many seeds, by hand:
+
+    python -m tests.simulation.example --seeds 10000
+
+The topology has two parts: the first forwards each record and counts records by key. The second,
+behind a repartition topic, has state that shows whether a record is lost, doubled or out of order.
+"""
 
 from __future__ import annotations
 
@@ -19,13 +25,6 @@ from headrace.streams.simulation.world.faults import CALLS, FaultPlan
 from headrace.topology import serdes
 from headrace.topology.dsl.builder import StreamsBuilder
 from headrace.topology.topology import Topology
-
-# Example topology of the command.
-#
-# It has two sub-topologies: the first forwards each record and counts records by key. The second,
-# after a repartition topic, has state that shows whether any record is lost, duplicated or out of
-# order.
-
 
 KEYS = 9
 MODULUS = 1_000_003
@@ -57,7 +56,7 @@ def example_topology() -> Topology:
 
 
 def example_inputs(seed: int, count: int = 60) -> dict[str, list[tuple[Any, Any]]]:
-    dice = random.Random(f"inputs/{seed}")  # noqa: S311 - reproducible on purpose
+    dice = random.Random(f"inputs/{seed}")
     rows = [(f"k{dice.randrange(KEYS)}", number) for number in range(count)]
     return {"rows": rows}
 
