@@ -265,7 +265,7 @@ def _has_committed(driver: TopologyTestDriver, number: int, drawn: Disturbance |
     if _progress(driver) == before:
         _process(driver, number)  # it died before the transaction ended
         _commit(driver)
-    driver._worker.armed = None  # not every commit has all steps
+    driver._worker.crash_at = None  # not every commit has all steps
     moved: bool = _progress(driver) != before
     if drawn is not None and drawn.when == "behind":
         BETWEEN[drawn.what](driver)

@@ -272,7 +272,7 @@ def test_a_topology_that_feeds_itself_is_stopped(monkeypatch: pytest.MonkeyPatch
     builder = StreamsBuilder()
     builder.stream("in").to(lambda key, value: "in")
     driver = TopologyTestDriver(builder.build())
-    with pytest.raises(RuntimeError, match="goes on after 50 turns"):
+    with pytest.raises(RuntimeError, match="still running after 50 turns"):
         driver.input("in").send("k", 1)
 
 

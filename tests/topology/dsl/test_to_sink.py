@@ -81,5 +81,5 @@ def test_a_step_that_is_not_there_is_said_with_those_that_are() -> None:
     builder = StreamsBuilder()
     builder.stream("in").to_sink(MemorySink(), name="keep")
     driver = TopologyTestDriver(builder.build())
-    with pytest.raises(LookupError, match=r"no step 'kept' writes to a table .*: keep"):
+    with pytest.raises(LookupError, match=r"no operator 'kept' writes to .*: keep"):
         driver.sink("kept")

@@ -110,7 +110,7 @@ class SimulationResult:
     def store(self, name: str) -> dict[Any, Any]:
         """Return the rows in a store's changelog, without expired rows."""
         plan, store = self._simulation.names.store(name)
-        key, value = self._simulation.serdes_of(store)
+        key, value = self._simulation.names.serdes_of(store)
         topic = plan.changelogs[name]
         rows: dict[Any, Any] = {}
         for tp in self._cluster.places(topic):
@@ -265,13 +265,6 @@ class Simulation:
             _cluster=run.cluster,
             _outcome=outcome,
             _tables=run.tables,
-        )
-
-    def serdes_of(self, store: Any) -> tuple[AnySerde, AnySerde]:
-        """Return the key serde and the value serde of a store."""
-        return (
-            store.key or self._config.default_key_serde,
-            store.value or self._config.default_value_serde,
         )
 
     def output_topics(self) -> list[str]:

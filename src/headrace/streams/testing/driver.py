@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -24,7 +25,6 @@ from headrace.streams.tasks.sink_connections import RETRY_MAX_S, SinkFailedError
 from headrace.streams.testing.driver_names import DriverNames
 from headrace.streams.testing.driver_store import (
     CrashPoint,
-    DriverStores,
     DriverWorker,
     SinkPoint,
     StoreView,
@@ -178,9 +178,9 @@ class TopologyTestDriver:
         create_topics(cluster, self._plans, self._config, self._global_plans)
         self._log = EventLog()
         self._worker = DriverWorker(
-            self._config,
-            self._plans,
-            self._global_plans,
+            config=self._config,
+            plans=self._plans,
+            global_plans=self._global_plans,
             cluster=cluster,
             disk=(
                 MemoryDisk()
@@ -191,7 +191,6 @@ class TopologyTestDriver:
             log=self._log,
             open_sink=open_sink if real_sinks else self._open_sink,
         )
-        self._stores = DriverStores(self._names, self._worker, self._global_plans, self._config)
 
     def __repr__(self) -> str:
         return f"<TopologyTestDriver at {self._clock.now_ms()} ms of {self._topology}>"
@@ -289,7 +288,8 @@ class TopologyTestDriver:
             if self._worker.activity() == before:
                 return
         raise RuntimeError(
-            f"the topology goes on after {MAX_TURNS:,} turns; does it write to a topic it reads?"
+            f"the topology is still running after {MAX_TURNS:,} turns. Check whether it writes to "
+            "a topic that it reads"
         )
 
     def advance(self, duration: timedelta) -> None:
@@ -401,7 +401,13 @@ class TopologyTestDriver:
         Raises:
             LookupError: the store does not exist.
         """
-        return self._stores.view(name, committed=committed)
+        table = self._names.global_table(name)
+        if table is not None:
+            return StoreView(table.key, table.value, partial(self._worker.global_rows, table))
+        plan, store = self._names.store(name)
+        key, _ = self._names.serdes_of(store)
+        rows = partial(self._worker.rows, plan, store, committed)
+        return StoreView(key, plan.value_serdes[name], rows)
 
     def sink(self, name: str) -> MemorySink:
         """Return the rows written to an external sink.
@@ -417,7 +423,7 @@ class TopologyTestDriver:
         except KeyError:
             known = ", ".join(sorted(self._sinks)) or "none"
             raise LookupError(
-                f"no step {name!r} writes to a table outside of Kafka; those that do: {known}"
+                f"no operator {name!r} writes to an external sink. Use one of: {known}"
             ) from None
 
     def _open_sink(self, sink: ExternalSink, name: str) -> SinkConnection:

@@ -38,7 +38,7 @@ class DriverNames:
         """Return the serdes with which a topic is read."""
         for source in self._sources:
             if topic in source.topics:
-                return self._serdes(source)
+                return self.serdes_of(source)
         for plan in self._globals:
             if topic == plan.topic:
                 return plan.key, plan.value
@@ -62,14 +62,14 @@ class DriverNames:
         """Return a topic's serdes as it is written; a topic in `existing` needs no known writer."""
         writers = self._writers()
         if topic in writers:
-            return self._serdes(writers[topic])
+            return self.serdes_of(writers[topic])
         if topic == self._config.errors_dead_letter_queue_topic_name:
             return serdes.bytes, serdes.bytes
         choosing = [sink for sink in self._sinks if callable(sink.topic)]
         if not choosing and topic not in existing:
             names = ", ".join(sorted(writers))
             raise LookupError(f"the topology does not write {topic!r}; it writes {names}")
-        return self._serdes(choosing[0] if len(choosing) == 1 else Sink(""))
+        return self.serdes_of(choosing[0] if len(choosing) == 1 else Sink(""))
 
     @property
     def internal(self) -> list[str]:
@@ -106,7 +106,7 @@ class DriverNames:
                 writers[plan.changelogs[store.name]] = store
         return writers
 
-    def _serdes(self, node: SourceNode | Sink | Store) -> Serdes:
+    def serdes_of(self, node: SourceNode | Sink | Store) -> Serdes:
         return (
             node.key or self._config.default_key_serde,
             node.value or self._config.default_value_serde,

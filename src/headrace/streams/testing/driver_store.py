@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, TypeVar, get_args
 
 from headrace.state.codec import prefix_end
@@ -16,7 +16,6 @@ from headrace.streams.tasks.committed_numbers import committed_rows
 from headrace.streams.tasks.driver_disk import Disk
 from headrace.streams.tasks.global_state import GlobalState, stores_of_tables
 from headrace.streams.tasks.sink_connections import OpenSink
-from headrace.streams.testing.driver_names import DriverNames
 from headrace.streams.testing.memory_clients import MemoryConsumer
 from headrace.streams.testing.memory_cluster import MemoryCluster
 from headrace.streams.testing.memory_worker import (
@@ -28,9 +27,6 @@ from headrace.streams.testing.memory_worker import (
 from headrace.streams.worker.worker import Worker
 from headrace.topology.processors.store import Store
 from headrace.topology.serdes import Serde
-
-# The worker of a topology under test, across its restarts.
-
 
 CrashPoint = Literal[
     "caches_flushed",
@@ -51,62 +47,54 @@ class _CrashError(BaseException):
     """Simulated crash of the worker; not an Exception, so that the runtime cannot catch it."""
 
 
+@dataclass(slots=True, eq=False, kw_only=True)
 class DriverWorker:
-    """Worker of the test driver, which can be started, stepped, killed and started again."""
+    """Worker of the test driver, which can be started, stepped, killed and started again.
 
-    def __init__(
-        self,
-        config: StreamsConfig,
-        plans: Sequence[SubPlan],
-        global_plans: Sequence[GlobalPlan],
-        *,
-        cluster: MemoryCluster,
-        disk: Disk,
-        clock: ManualClock,
-        log: EventLog,
-        open_sink: OpenSink,
-    ) -> None:
-        self._config = config
-        self._plans = plans
-        self._global_plans = global_plans
-        self._clock = clock
-        self._log = log
-        self._open_sink = open_sink
-        self._keep = True
-        self.cluster = cluster
-        self.disk = disk
-        self.counts = WorkerCounts()
-        self.crashes = 0
-        self.deployed: Deployment | None = None
-        """The previously deployed topology, if another driver has used the cluster."""
-        self.worker: Worker | None = None
-        """The present worker, or None."""
-        self.consumer: MemoryConsumer | None = None
-        """The consumer of the last worker."""
-        self.armed: CrashPoint | SinkPoint | None = None
-        """The step after which the worker crashes."""
+    Args:
+        deployed: the previously deployed topology, if another driver has used the cluster.
+        worker: the present worker, or None.
+        consumer: the consumer of the last worker.
+        crash_at: the step after which the worker crashes.
+    """
+
+    config: StreamsConfig
+    plans: Sequence[SubPlan]
+    global_plans: Sequence[GlobalPlan]
+    cluster: MemoryCluster
+    disk: Disk
+    clock: ManualClock
+    log: EventLog
+    open_sink: OpenSink
+    counts: WorkerCounts = field(default_factory=WorkerCounts)
+    crashes: int = 0
+    deployed: Deployment | None = None
+    worker: Worker | None = None
+    consumer: MemoryConsumer | None = None
+    crash_at: CrashPoint | SinkPoint | None = None
+    _keeps_state: bool = True
 
     def present(self) -> Worker:
         """Return the worker, and start it if necessary."""
         if self.worker is None:
             self.consumer = MemoryConsumer(
                 self.cluster,
-                group=self._config.application_id,
-                committed=self._config.reads_committed,
+                group=self.config.application_id,
+                committed=self.config.reads_committed,
             )
             worker = make_memory_worker(
-                self._config,
-                self._plans,
+                self.config,
+                self.plans,
                 cluster=self.cluster,
                 consumer=self.consumer,
                 disk=self.disk,
-                clock=self._clock,
+                clock=self.clock,
                 counts=self.counts,
                 probe=self._probe,
-                log=self._log,
-                global_plans=self._global_plans,
+                log=self.log,
+                global_plans=self.global_plans,
                 deployed=self.deployed,
-                open_sink=self._open_sink,
+                open_sink=self.open_sink,
             )
             try:
                 worker.begin()
@@ -118,10 +106,10 @@ class DriverWorker:
         return self.worker
 
     def turn(self) -> None:
-        self._let(Worker.turn)
+        self._run(Worker.turn)
 
     def finish(self) -> None:
-        self._let(Worker.finish)
+        self._run(Worker.finish)
         if self.worker is not None:
             self.worker = None
             self.disk.process_ended()
@@ -135,13 +123,13 @@ class DriverWorker:
     def abort(self) -> None:
         self.present()
         assert self.consumer is not None
-        self.consumer.fail(AbortableError("the test driver was told to abort"))
+        self.consumer.fail(AbortableError("the test requested an abort"))
         self.turn()
 
     def crash(self, at: CrashPoint | SinkPoint | None, *, keep: bool) -> None:
         if at is not None and at not in _POINTS:
-            raise ValueError(f"no step {at!r}; there are {', '.join(_POINTS)}")
-        self.armed, self._keep = at, keep
+            raise ValueError(f"unknown step {at!r}. Use one of {', '.join(_POINTS)}")
+        self.crash_at, self._keeps_state = at, keep
         if at is None:
             self._die()
 
@@ -151,7 +139,7 @@ class DriverWorker:
         queued = sum(task.queued() for task in tasks.running) if tasks is not None else 0
         return self.worker, self.cluster.changes, queued
 
-    def _let(self, act: Callable[[Worker], None]) -> None:
+    def _run(self, act: Callable[[Worker], None]) -> None:
         """Run an action of the worker, which may be its last."""
         worker, crashed = self.present(), False
         try:
@@ -167,26 +155,50 @@ class DriverWorker:
             self._die()
 
     def _probe(self, step: str) -> None:
-        if step == self.armed:
+        if step == self.crash_at:
             raise _CrashError
 
     def _die(self) -> None:
         worker, self.worker = self.present(), None
         worker.tasks.rebuild()  # releases its resources and writes nothing
-        self.armed = None
+        self.crash_at = None
         self.disk.process_ended()
-        if not self._keep:
+        if not self._keeps_state:
             self.disk.lose()
         self.crashes += 1
+
+    # -- rows of stores ------------------------------------------------------------------------
+
+    def rows(
+        self, plan: SubPlan, store: Store, committed: bool, start: bytes | None, end: bytes | None
+    ) -> Iterable[tuple[bytes, Any, int]]:
+        """Yield the rows of running tasks, and the rows on disk of tasks that do not run."""
+        decode = plan.value_serdes[store.name].deserialize
+        running = {} if self.worker is None else {t.id: t for t in self.worker.tasks.running}
+        topics = plan.topics.all_sources
+        for partition in range(max(len(self.cluster.topics[topic].logs) for topic in topics)):
+            task_id = TaskId(plan.id, partition)
+            task = running.get(task_id)
+            if task is not None:
+                yield from task.rows(store.name, start, end, committed=committed)
+                continue
+            home = self.disk.open(task_id, plan.program.sub_topology.stores)
+            held = store.spec.rows.view(home.state.store(store.name))
+            yield from committed_rows(held, decode, start, end)
+
+    def global_rows(
+        self, plan: GlobalPlan, start: bytes | None, end: bytes | None
+    ) -> Iterable[tuple[bytes, Any, int]]:
+        state = GlobalState(self.disk.open_global(stores_of_tables(self.global_plans)))
+        yield from committed_rows(state.rows(plan), plan.value.deserialize, start, end)
 
 
 K = TypeVar("K")
 V = TypeVar("V")
+P = TypeVar("P")
 
 Rows = Callable[[bytes | None, bytes | None], Iterable[tuple[bytes, Any, int]]]
 """Yields ``(key bytes, value, timestamp)`` of all partitions, from a key on and before another."""
-
-P = TypeVar("P")
 
 
 class StoreView(Mapping[K, V], Generic[K, V]):
@@ -254,55 +266,3 @@ class StoreView(Mapping[K, V], Generic[K, V]):
             kept: V = value
             return kept
         return self._value.deserialize(self._value.serialize(value))
-
-
-class DriverStores:
-    """Stores by name: of running tasks, or on disk if the task does not run."""
-
-    def __init__(
-        self,
-        names: DriverNames,
-        worker: DriverWorker,
-        global_plans: Sequence[GlobalPlan],
-        config: StreamsConfig,
-    ) -> None:
-        self._names = names
-        self._worker = worker
-        self._global_plans = global_plans
-        self._config = config
-
-    def view(self, name: str, *, committed: bool) -> StoreView[Any, Any]:
-        table = self._names.global_table(name)
-        if table is not None:
-            return StoreView(table.key, table.value, partial(self._global_rows, table))
-        plan, store = self._names.store(name)
-        key, value = store.key or self._config.default_key_serde, plan.value_serdes[name]
-        return StoreView(key, value, partial(self._rows, plan, store, value, committed))
-
-    def _rows(
-        self,
-        plan: SubPlan,
-        store: Store,
-        value: Serde[Any],
-        committed: bool,
-        start: bytes | None,
-        end: bytes | None,
-    ) -> Iterable[tuple[bytes, Any, int]]:
-        worker, disk = self._worker.worker, self._worker.disk
-        running = {task.id: task for task in worker.tasks.running} if worker is not None else {}
-        topics, cluster = plan.topics.all_sources, self._worker.cluster
-        for partition in range(max(len(cluster.topics[topic].logs) for topic in topics)):
-            task_id = TaskId(plan.id, partition)
-            task = running.get(task_id)
-            if task is not None:
-                yield from task.rows(store.name, start, end, committed=committed)
-                continue
-            home = disk.open(task_id, plan.program.sub_topology.stores)
-            held = store.spec.rows.view(home.state.store(store.name))
-            yield from committed_rows(held, value.deserialize, start, end)
-
-    def _global_rows(
-        self, plan: GlobalPlan, start: bytes | None, end: bytes | None
-    ) -> Iterable[tuple[bytes, Any, int]]:
-        state = GlobalState(self._worker.disk.open_global(stores_of_tables(self._global_plans)))
-        yield from committed_rows(state.rows(plan), plan.value.deserialize, start, end)
