@@ -48,7 +48,7 @@ class Recount:
 
     def _records(self, txn: Txn) -> int:
         count = 0
-        for place, committed in txn.offsets.items():
+        for place, committed in txn.offsets.get(self._cluster.group.name, {}).items():
             log = self._cluster.log(place)
             before = self._reached.get(place, 0)
             for offset in range(before, min(committed.offset, log.end)):
@@ -101,8 +101,8 @@ class Recount:
             yield f"{aborted} aborted by the cluster, {gathering.aborted} counted"
         if transactions.replaced != life.producers - 1:
             yield f"{transactions.replaced} producers replaced, {life.producers} made"
-        if parts.restorer.restored != life.restored:
-            yield f"{parts.restorer.restored} records restored, {life.restored} told"
+        if parts.restorer.restored != life.watch.restored:
+            yield f"{parts.restorer.restored} records restored, {life.watch.restored} told"
         for how, event in LOGGED.items():
             if counters.reactions.get(how, 0) != life.events[event] and how != "replace_producer":
                 yield f"{event}: {life.events[event]} logged, {counters.reactions} counted"

@@ -155,7 +155,7 @@ def restore_only_to_the_last_stable_offset(patch: pytest.MonkeyPatch) -> None:
     def end_offsets(
         self: SimulatedAdmin, partitions: Sequence[TopicPartition]
     ) -> dict[TopicPartition, int]:
-        return {place: self._cluster.log(place).last_stable for place in partitions}
+        return self._of_logs("end_offsets", partitions, lambda log: log.last_stable)
 
     patch.setattr(SimulatedAdmin, "end_offsets", end_offsets)
 

@@ -12,8 +12,9 @@ from typing import Any
 from headrace.streams.kafka.protocols import TopicPartition
 from headrace.streams.queries.feeds import Feeds, Start
 from headrace.streams.queries.subscription import Event
+from headrace.streams.testing.local_cluster import Transaction
 from headrace.streams.testing.memory_clients import MemoryAdmin, MemoryConsumer
-from headrace.streams.testing.memory_cluster import MemoryCluster, Transaction, TransactionOutcome
+from headrace.streams.testing.memory_cluster import MemoryCluster
 from tests.support.processes import wait_until
 
 Raw = tuple[int, bytes, bytes | None]
@@ -71,16 +72,14 @@ class MemoryFeeds:
         if self.away is not None:
             raise self.away
 
-    def write(
-        self, topic: str, *records: Raw, fate: TransactionOutcome = TransactionOutcome.COMMITTED
-    ) -> None:
+    def write(self, topic: str, *records: Raw, committed: bool | None = True) -> None:
         """Write records in a transaction."""
         with self.lock:
             transaction = Transaction()
             for number, (partition, key, value) in enumerate(records):
                 self.cluster.append(topic, value, key, partition, number, None, transaction)
-            if fate is not TransactionOutcome.OPEN:
-                self.cluster.end(transaction, fate)
+            if committed is not None:
+                self.cluster.end(transaction, committed=committed)
 
     def compact(self, place: TopicPartition) -> None:
         """Take away what came before the last record of its key, as brokers do."""

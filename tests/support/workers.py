@@ -10,8 +10,9 @@ from headrace.streams.errors import StreamsError
 from headrace.streams.kafka.protocols import CommittedOffset, ReceivedMessage, TopicPartition
 from headrace.streams.plan.plan import plan_application
 from headrace.streams.tasks.driver_disk import MemoryDisk
+from headrace.streams.testing.local_cluster import Transaction
 from headrace.streams.testing.memory_clients import MemoryConsumer
-from headrace.streams.testing.memory_cluster import MemoryCluster, Transaction, TransactionOutcome
+from headrace.streams.testing.memory_cluster import MemoryCluster
 from headrace.streams.testing.memory_worker import (
     EventLog,
     ManualClock,
@@ -146,4 +147,4 @@ class RestoringBench(WorkerBench):
         self.cluster.append(CHANGELOG.topic, value, key, 1, 5, None, transaction)
 
     def decide(self) -> None:
-        self.cluster.end(self.undecided, TransactionOutcome.COMMITTED)
+        self.cluster.end(self.undecided, committed=True)

@@ -18,7 +18,8 @@ from headrace.streams.errors import ConfigError, RecordError
 from headrace.streams.kafka.protocols import TopicPartition
 from headrace.streams.plan.progress import OffsetMetadata
 from headrace.streams.testing.driver import TopologyTestDriver
-from headrace.streams.testing.memory_cluster import MemoryCluster, Transaction, TransactionOutcome
+from headrace.streams.testing.local_cluster import Transaction
+from headrace.streams.testing.memory_cluster import MemoryCluster
 from headrace.topology import (
     JoinWindows,
     Materialized,
@@ -243,13 +244,10 @@ def test_a_global_table_is_what_it_was_when_the_backfill_was_planned() -> None:
 def test_only_committed_records_are_read_and_an_open_transaction_ends_the_range() -> None:
     driver = TopologyTestDriver(word_count(), UNCACHED, partitions=1)
     cluster = driver.cluster
-    for fate, word in (
-        (TransactionOutcome.COMMITTED, "kept"),
-        (TransactionOutcome.ABORTED, "void"),
-    ) * 3:
+    for committed, word in ((True, "kept"), (False, "void")) * 3:
         transaction = Transaction()
         put(cluster, ("lines", "k", word, 5), transaction)
-        cluster.end(transaction, fate)
+        cluster.end(transaction, committed=committed)
     still_open = Transaction()
     put(cluster, ("lines", "k", "open", 6), still_open)
     put(cluster, ("lines", "k", "behind", 7))
@@ -274,13 +272,10 @@ def test_history_with_aborted_records_is_read_as_live_reads_it(level: str, guara
     alone = TopologyTestDriver(word_count(), settings, partitions=1)
     both = TopologyTestDriver(word_count(), settings, partitions=1)
     for cluster in (alone.cluster, both.cluster):
-        for fate, word in (
-            (TransactionOutcome.COMMITTED, "kept"),
-            (TransactionOutcome.ABORTED, "void"),
-        ) * 3:
+        for committed, word in ((True, "kept"), (False, "void")) * 3:
             transaction = Transaction()
             put(cluster, ("lines", "k", word, 5), transaction)
-            cluster.end(transaction, fate)
+            cluster.end(transaction, committed=committed)
         put(cluster, ("lines", "k", "undecided", 6), Transaction())
     plan, rows = backfilled(word_count(), settings, both.cluster)
     log = both.cluster.log(TopicPartition("lines", 0))
@@ -297,14 +292,10 @@ def test_history_with_aborted_records_is_read_as_live_reads_it(level: str, guara
 @pytest.mark.parametrize("end", range(7))
 def test_a_range_may_end_in_aborted_records_and_markers(end: int) -> None:
     driver = TopologyTestDriver(word_count(), UNCACHED, partitions=1)
-    for fate in (
-        TransactionOutcome.COMMITTED,
-        TransactionOutcome.ABORTED,
-        TransactionOutcome.COMMITTED,
-    ):
+    for committed in (True, False, True):
         transaction = Transaction()
         put(driver.cluster, ("lines", "k", "word", 5), transaction)
-        driver.cluster.end(transaction, fate)
+        driver.cluster.end(transaction, committed=committed)
     plan, rows = backfilled(
         word_count(), UNCACHED, driver.cluster, until={TopicPartition("lines", 0): end}
     )

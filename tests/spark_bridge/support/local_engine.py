@@ -18,8 +18,9 @@ from headrace.spark_bridge.records.records import RESULT, ResultRow
 from headrace.streams.config.config import StreamsConfig
 from headrace.streams.kafka.protocols import CommittedOffset, TopicPartition
 from headrace.streams.testing.driver import TopologyTestDriver
+from headrace.streams.testing.local_cluster import Transaction
 from headrace.streams.testing.memory_clients import MemoryAdmin, MemoryConsumer
-from headrace.streams.testing.memory_cluster import MemoryCluster, Transaction, TransactionOutcome
+from headrace.streams.testing.memory_cluster import MemoryCluster
 from headrace.topology.topology import Topology
 from tests.spark_bridge.support.local_packs import Pack, rows_of, run_stage
 
@@ -118,7 +119,7 @@ def hand_over(
                 transaction,
             )  # fmt: skip
     transaction.offsets[application_id] = offsets
-    cluster.end(transaction, TransactionOutcome.COMMITTED)
+    cluster.end(transaction, committed=True)
 
 
 def outputs_of(driver: TopologyTestDriver, topic: str) -> list[list[Seen]]:

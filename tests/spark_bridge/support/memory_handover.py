@@ -27,7 +27,7 @@ from headrace.streams.kafka.protocols import (
     TopicPartition,
 )
 from headrace.streams.testing.memory_clients import MemoryConsumer, MemoryTransactionalProducer
-from headrace.streams.testing.memory_cluster import MemoryCluster, TransactionOutcome
+from headrace.streams.testing.memory_cluster import MemoryCluster
 from headrace.topology import StreamsBuilder, Topology, serdes
 from tests.spark_bridge.support.local_engine import HistoryMemoryAdmin
 from tests.spark_bridge.support.local_packs import Pack, rows_of, run_stage
@@ -220,6 +220,4 @@ def aborted(cluster: MemoryCluster, topic: str) -> int:
     logs: Sequence[Any] = cluster.topics[topic].logs
     records = [(log, n) for log in logs for n, entry in enumerate(log.entries) if entry is not None]
     writers = [log.writer(n) for log, n in records]
-    return sum(
-        writer is not None and writer.fate is TransactionOutcome.ABORTED for writer in writers
-    )
+    return sum(writer is not None and writer.committed is False for writer in writers)

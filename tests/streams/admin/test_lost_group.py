@@ -19,8 +19,8 @@ from headrace.streams.supervisor.exit_codes import ExitCode, exit_code_of
 from headrace.streams.tasks.driver_disk import MemoryDisk
 from headrace.streams.tasks.lost_offsets import Counted, LostOffsets, StateWithoutOffsetsError
 from headrace.streams.testing.driver import TopologyTestDriver
+from headrace.streams.testing.local_cluster import Transaction
 from headrace.streams.testing.memory_clients import MemoryAdmin, MemoryConsumer
-from headrace.streams.testing.memory_cluster import Transaction, TransactionOutcome
 from headrace.streams.testing.memory_worker import EventLog, ManualClock
 from headrace.topology import Materialized, StreamsBuilder, TimeWindows, Topology, serdes
 
@@ -322,7 +322,7 @@ def test_an_offset_behind_that_passed_aborted_records_shows_nothing() -> None:
     driver = TopologyTestDriver(counted(), EXACTLY_ONCE, partitions=1)
     aborted = Transaction()
     driver.cluster.append(BETWEEN, b"v", b"k", 0, 0, None, aborted)
-    driver.cluster.end(aborted, TransactionOutcome.ABORTED)
+    driver.cluster.end(aborted, committed=False)
     driver.run()
     assert driver.committed_offsets(BETWEEN) == {0: 2}
     forget(driver, "a")

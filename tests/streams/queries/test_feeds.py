@@ -27,7 +27,8 @@ from headrace.streams.queries.errors import (
 )
 from headrace.streams.queries.feeds import Feeds, Start
 from headrace.streams.queries.subscription import TURN_RECORDS, ChangeSubscription
-from headrace.streams.testing.memory_cluster import MemoryCluster, Transaction, TransactionOutcome
+from headrace.streams.testing.local_cluster import Transaction
+from headrace.streams.testing.memory_cluster import MemoryCluster
 from tests.support.feeds import Follower, MemoryFeeds, bare
 from tests.support.processes import wait_until
 
@@ -58,10 +59,10 @@ class Scene:
     def write(
         self,
         *records: tuple[int, str, int | None],
-        fate: TransactionOutcome = TransactionOutcome.COMMITTED,
+        committed: bool | None = True,
     ) -> None:
         rows = [(p, k.encode(), None if n is None else one(n)) for p, k, n in records]
-        self.memory.write(CHANGELOG, *rows, fate=fate)
+        self.memory.write(CHANGELOG, *rows, committed=committed)
 
     def follow(self, start: Start | None = None, *, key: bytes | None = None) -> Follower:
         return Follower(self.feeds, "counts", start, key=key)
@@ -102,12 +103,12 @@ def test_what_is_committed_is_told_from_now_on(scene: Scene) -> None:
 
 
 def test_what_was_aborted_is_never_told(scene: Scene) -> None:
-    scene.write((0, "a", 1), fate=TransactionOutcome.ABORTED)
+    scene.write((0, "a", 1), committed=False)
     scene.write((0, "a", 2))
     follower = scene.follow(BEGINNING)
     assert bare(follower.changes(1)) == [("a", 2)]
-    scene.write((0, "a", 3), fate=TransactionOutcome.ABORTED)
-    scene.write((0, "b", 1), fate=TransactionOutcome.OPEN)
+    scene.write((0, "a", 3), committed=False)
+    scene.write((0, "b", 1), committed=None)
     scene.write((1, "c", 1))
     assert bare(follower.changes(2)) == [("a", 2), ("c", 1)]
 
@@ -121,7 +122,7 @@ def test_any_position_has_just_what_follows(scene: Scene) -> None:
         is_committed = random.random() < 0.7
         scene.write(
             *records,
-            fate=TransactionOutcome.COMMITTED if is_committed else TransactionOutcome.ABORTED,
+            committed=is_committed,
         )
         count += 3 * is_committed
     whole = scene.follow(BEGINNING)
@@ -262,7 +263,7 @@ def test_markers_of_transactions_without_records_are_not_taken_for_compaction(
 def test_what_compaction_has_taken_is_said_once(scene: Scene) -> None:
     for number in range(4):
         scene.write((0, "a", number), (0, "b", number))
-    scene.write((0, "a", 7), (0, "a", 8), (0, "a", 9), fate=TransactionOutcome.ABORTED)
+    scene.write((0, "a", 7), (0, "a", 8), (0, "a", 9), committed=False)
     scene.write((0, "c", 1))
     whole = scene.follow(at("0:0"))
     assert len(whole.changes(9)) == 9
@@ -284,7 +285,7 @@ def test_what_compaction_has_taken_is_said_once(scene: Scene) -> None:
 def test_brokers_that_are_away_are_not_taken_for_compaction(scene: Scene) -> None:
     scene.memory.mute_polls = 50
     scene.write((0, "a", 1))
-    scene.write(*((0, "a", number) for number in range(9)), fate=TransactionOutcome.ABORTED)
+    scene.write(*((0, "a", number) for number in range(9)), committed=False)
     scene.write((0, "a", 2))
     follower = scene.follow(at("0:0"))
     assert bare(follower.changes(2)) == [("a", 1), ("a", 2)]
@@ -294,7 +295,7 @@ def test_brokers_that_are_away_are_not_taken_for_compaction(scene: Scene) -> Non
 def test_who_leaves_while_brokers_are_away_ends_his_reader(scene: Scene) -> None:
     scene.memory.mute_polls = 1 << 60
     scene.write((0, "a", 1))
-    scene.write(*((0, "a", number) for number in range(9)), fate=TransactionOutcome.ABORTED)
+    scene.write(*((0, "a", number) for number in range(9)), committed=False)
     scene.write((0, "a", 2))
     follower = scene.follow(at("0:0"))
     wait_until(lambda: len(scene.memory.open) == 3, what="one who looks for what is missing")
@@ -309,10 +310,10 @@ def test_who_leaves_while_something_is_looked_for_ends_it_in_peace(
     """More may be missing behind the same place, which is looked at no more."""
     scene.memory.mute_polls = 1 << 60
     scene.write((0, "a", 1))
-    scene.write(*((0, "a", number) for number in range(9)), fate=TransactionOutcome.ABORTED)
+    scene.write(*((0, "a", number) for number in range(9)), committed=False)
     scene.write((0, "a", 2))
     # Behind the last change, too, there is what may be missing.
-    scene.write(*((0, "a", number) for number in range(9)), fate=TransactionOutcome.ABORTED)
+    scene.write(*((0, "a", number) for number in range(9)), committed=False)
     follower = scene.follow(at("0:0"))
     wait_until(lambda: len(scene.memory.open) == 3, what="one who looks for what is missing")
     follower.leave()

@@ -23,8 +23,9 @@ from headrace.streams.plan.topic_errors import ChangelogLostError
 from headrace.streams.tasks import restore
 from headrace.streams.tasks.restore import ChangelogFacts, Restorer
 from headrace.streams.tasks.task import Task
+from headrace.streams.testing.local_cluster import Transaction
 from headrace.streams.testing.memory_clients import MemoryConsumer
-from headrace.streams.testing.memory_cluster import MemoryCluster, Transaction, TransactionOutcome
+from headrace.streams.testing.memory_cluster import MemoryCluster
 from headrace.streams.testing.memory_worker import EventLog, ManualClock
 from headrace.topology import StreamsBuilder, serdes
 from tests.support.live import RestoreRecorder
@@ -171,14 +172,10 @@ def test_a_changelog_that_ends_in_aborted_records_and_markers_ends_the_restore(
 ) -> None:
     """The high watermark lies behind them, and no record will ever come from there."""
     bench.write(3)
-    for fate in (
-        TransactionOutcome.ABORTED,
-        TransactionOutcome.COMMITTED,
-        TransactionOutcome.ABORTED,
-    ):
+    for committed in (False, True, False):
         transaction = Transaction()
         bench.write(2, transaction=transaction)
-        bench.cluster.end(transaction, fate)
+        bench.cluster.end(transaction, committed=committed)
     assert bench.cluster.log(ROWS).end == 12
     assert bench.restore() == 5
     assert bench.held("rows") == [0, 1, 2, 6, 7]
@@ -195,7 +192,7 @@ def test_a_transaction_that_is_undecided_is_waited_for(bench: Bench) -> None:
     restorer, task, _ = bench.begin()
     for _ in range(5):
         assert restorer.advance(1, 0) == []
-    bench.cluster.end(transaction, TransactionOutcome.COMMITTED)
+    bench.cluster.end(transaction, committed=True)
     assert restorer.advance(1, 0) == [task]
     assert bench.held("rows") == [0, 1, 2, 3, 4]
 
@@ -247,7 +244,7 @@ def test_a_restore_that_is_given_up_claims_no_more_than_it_has_applied(bench: Be
     bench.write(4)
     assert restorer.advance(1, 0) == [], "the other store waits for a transaction"
     restorer.forget(task)
-    bench.cluster.end(transaction, TransactionOutcome.ABORTED)
+    bench.cluster.end(transaction, committed=False)
     bench.reopen()
     bench.restore()
     assert bench.held("rows") == list(range(10))

@@ -13,8 +13,9 @@ from headrace.streams.errors import AbortableError
 from headrace.streams.kafka.protocols import CommittedOffset, ReceivedMessage, TopicPartition
 from headrace.streams.plan.plan import plan_application
 from headrace.streams.tasks.driver_disk import MemoryDisk
+from headrace.streams.testing.local_cluster import Transaction
 from headrace.streams.testing.memory_clients import MemoryConsumer
-from headrace.streams.testing.memory_cluster import MemoryCluster, Transaction, TransactionOutcome
+from headrace.streams.testing.memory_cluster import MemoryCluster
 from headrace.streams.testing.memory_worker import (
     EventLog,
     ManualClock,
@@ -123,7 +124,7 @@ def test_a_restored_task_runs_once_its_changelog_is_decided(bench: Bench) -> Non
     bench.send(THERE, b"old-1")
     bench.turns()
     assert bench.out() == []
-    bench.cluster.end(bench.undecided, TransactionOutcome.COMMITTED)
+    bench.cluster.end(bench.undecided, committed=True)
     bench.turns()
     assert bench.out() == [b"old-1"]
     assert bench.worker.tasks.all_running

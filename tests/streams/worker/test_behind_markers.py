@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from headrace.streams.kafka.protocols import TopicPartition
-from headrace.streams.testing.memory_cluster import Transaction, TransactionOutcome
+from headrace.streams.testing.local_cluster import Transaction
 from tests.support.topologies import word_count
 from tests.support.workers import HERE, SETTINGS, Member, WorkerBench
 
@@ -86,7 +86,7 @@ def test_what_was_aborted_is_passed_without_a_record() -> None:
     bench.commit()
     void = Transaction()
     bench.cluster.append(HERE.topic, b"x", b"a", HERE.partition, 5, None, void)
-    bench.cluster.end(void, TransactionOutcome.ABORTED)
+    bench.cluster.end(void, committed=False)
     bench.clock.pass_ms(INTERVAL_MS)
     bench.turns()
     assert bench.offsets()[HERE] == bench.cluster.log(HERE).end == 3
@@ -101,7 +101,7 @@ def test_a_commit_of_others_takes_along_what_went_on_without_a_record() -> None:
     there = TopicPartition(HERE.topic, 1)
     void = Transaction()
     bench.cluster.append(there.topic, b"x", b"b", there.partition, 5, None, void)
-    bench.cluster.end(void, TransactionOutcome.ABORTED)
+    bench.cluster.end(void, committed=False)
     bench.send("a")
     bench.turns(1)
     bench.clock.pass_ms(INTERVAL_MS)

@@ -10,7 +10,7 @@ import pytest
 from headrace.streams.kafka.clocks import Job
 from headrace.streams.kafka.protocols import TopicFacts, TopicPartition
 from headrace.streams.testing.driver import TopologyTestDriver
-from headrace.streams.testing.memory_cluster import Log
+from headrace.streams.testing.local_cluster import PartitionLog
 from headrace.streams.worker.membership import JOINING_LOOK_S
 from headrace.streams.worker.worker import Worker
 from headrace.topology import StreamsBuilder, serdes
@@ -27,7 +27,7 @@ def passing_on() -> TopologyTestDriver:
 
 def grow(driver: TopologyTestDriver) -> None:
     """Give the input another partition, with a record, and share out again."""
-    driver.cluster.topics["in"].logs.append(Log())
+    driver.cluster.topics["in"].logs.append(PartitionLog())
     driver.cluster.append("in", b"v", b"k", 1, 0, None)
     assert driver._worker.consumer is not None
     driver._worker.consumer.rejoin()

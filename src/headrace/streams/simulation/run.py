@@ -19,7 +19,7 @@ from headrace.streams.plan.plan import TaskId
 from headrace.streams.plan.topic_errors import ChangelogLostError, TopicReplacedError
 from headrace.streams.simulation.setup import Outcome, Row, Setup
 from headrace.streams.simulation.slot import SimulatedWorker
-from headrace.streams.simulation.world.cluster import SimulatedAdmin, SimulatedCluster
+from headrace.streams.simulation.world.cluster import SimulatedCluster
 from headrace.streams.simulation.world.disk import Host, MemoryFiles, RocksFiles, TaskFiles
 from headrace.streams.simulation.world.faults import FaultPlan, Faults
 from headrace.streams.simulation.world.kernel import (
@@ -34,6 +34,7 @@ from headrace.streams.simulation.world.process import SimulatedProcess
 from headrace.streams.simulation.world.tables import Tables
 from headrace.streams.simulation.world.transactions import BrokerResponseError
 from headrace.streams.tasks.lost_offsets import StateWithoutOffsetsError
+from headrace.streams.testing.local_cluster import LocalAdmin
 
 # Disasters that may end an application: lost offsets, and lost or replaced topics.
 #
@@ -106,7 +107,8 @@ class Snapshot:
             if log.end > end:
                 lost.append(f"{tp} from {end} to {log.end}")
             log.cut(self.entries.get(tp, ()), self.starts.get(tp, 0))
-        cluster.group.offsets = dict(self.offsets)
+        cluster.group.offsets.clear()
+        cluster.group.offsets.update(self.offsets)
         return ", ".join(lost) or "nothing"
 
 
@@ -452,7 +454,7 @@ class SimulatedRun:
         cluster, plans = self.cluster, self.setup.plans
         for name, partitions in self.setup.partitions.items():
             cluster.create(name, partitions, {})
-        SimulatedAdmin(cluster).create_internal(plans, self.setup.config.topic_configs)
+        LocalAdmin(cluster).create_internal(plans, self.setup.config.topic_configs)
 
     # -- the run -------------------------------------------------------------------------------
 

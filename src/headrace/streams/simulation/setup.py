@@ -9,13 +9,12 @@ from dataclasses import dataclass, field
 from headrace.streams.config.config import StreamsConfig
 from headrace.streams.plan.global_plan import GlobalPlan
 from headrace.streams.plan.plan import SubPlan, TaskId
+from headrace.streams.simulation.world.coverage import PhaseWatch
 from headrace.streams.simulation.world.faults import FaultPlan
 from headrace.streams.worker.worker import Worker
 
 Row = tuple[bytes | None, bytes | None, int]
 """Key, value, and milliseconds since the start of the run."""
-
-# One process of a worker, with the observations of other actors.
 
 
 @dataclass(slots=True, eq=False)
@@ -28,12 +27,12 @@ class Incarnation:
     """
 
     name: str
+    watch: PhaseWatch
     worker: Worker | None = None
     has_stopped: bool = False
     steps: Counter[str] = field(default_factory=Counter)
     events: Counter[str] = field(default_factory=Counter)
     producers: int = 0
-    restored: int = 0
 
 
 @dataclass(frozen=True, slots=True)

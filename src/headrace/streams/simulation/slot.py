@@ -6,7 +6,7 @@ import traceback
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 from headrace.state.errors import StateError
 from headrace.streams.admin.start_check import CommittedRecords, StartCheck
@@ -21,10 +21,8 @@ from headrace.streams.errors import (
 from headrace.streams.kafka.clocks import Job
 from headrace.streams.kafka.protocols import (
     CommittedOffset,
-    GroupState,
     Log,
     Offsets,
-    TopicFacts,
     TopicPartition,
 )
 from headrace.streams.plan.deployed import DeployedTopology
@@ -35,8 +33,8 @@ from headrace.streams.plan.topic_errors import ChangelogLostError
 from headrace.streams.simulation.setup import Incarnation, Outcome, Setup
 from headrace.streams.simulation.world.cluster import SimulatedAdmin, SimulatedCluster
 from headrace.streams.simulation.world.consumer_client import SimulatedConsumer
-from headrace.streams.simulation.world.coverage import Coverage, PhaseWatch
-from headrace.streams.simulation.world.disk import Host, open_homes
+from headrace.streams.simulation.world.coverage import PhaseWatch
+from headrace.streams.simulation.world.disk import Host
 from headrace.streams.simulation.world.faults import Faults
 from headrace.streams.simulation.world.kernel import (
     MS,
@@ -58,8 +56,6 @@ from headrace.streams.worker.connections import Connections, LocalState
 from headrace.streams.worker.runtime import WorkerFactory
 from headrace.streams.worker.worker import Worker
 from headrace.topology.processors.store import Store
-
-T = TypeVar("T")
 
 _UNKNOWN_BEFORE = (ChangelogLostError, StateWithoutOffsetsError)
 """Errors that refuse a version if the previously deployed topology is unknown."""
@@ -97,9 +93,9 @@ class World(Protocol):
 class _Log:
     """Log that writes to the history of the run (see `kafka.protocols.Log`)."""
 
-    def __init__(self, process: SimulatedProcess, hear: Callable[[str], None]) -> None:
+    def __init__(self, process: SimulatedProcess, on_event: Callable[[str], None]) -> None:
         self._process = process
-        self._hear = hear
+        self._on_event = on_event
 
     def info(self, event: str, /, **fields: Any) -> None:
         self._write("", event, fields)
@@ -114,23 +110,11 @@ class _Log:
         if self._process.alive:
             words = " ".join(f"{name}={value}" for name, value in fields.items())
             self._process.note(f"[{level}{event}] {words}")
-            self._hear(event)
-
-
-class _Watch(PhaseWatch):
-    """Phase watch that counts restored records."""
-
-    def __init__(self, process: SimulatedProcess, coverage: Coverage, life: Incarnation) -> None:
-        super().__init__(process, coverage)
-        self._life = life
-
-    def on_batch_restored(self, tp: TopicPartition, store: str, offset: int, count: int) -> None:
-        del tp, store, offset
-        self._life.restored += count
+            self._on_event(event)
 
 
 @dataclass(frozen=True, slots=True)
-class _Local:
+class _LocalState:
     """Identity of a worker, and the disk of its host."""
 
     instance_id: str
@@ -266,16 +250,15 @@ class SimulatedWorker:
         process = SimulatedProcess(self._kernel, self.name)
         process.actor = actor
         self._workers[process] = None
-        life = Incarnation(self.name)
+        life = Incarnation(self.name, PhaseWatch(process, self._run.faults.coverage))
         self._run.outcome.lives.append(life)
         process.note(f"starts for the {self._lives}. time")
         try:
-            watch = _Watch(process, self._run.faults.coverage, life)
             plans = self._plans
-            parts = self._make(process, watch, host, life)
+            parts = self._make(process, host, life)
             self._workers[process] = life.worker = parts.worker
             if not self.retired and plans is self._plans:
-                watch.joins()
+                life.watch.on_joining()
                 parts.worker.run()
             life.has_stopped = True
             process.note("has stopped")
@@ -311,10 +294,8 @@ class SimulatedWorker:
             process.die_quietly()
             host.process_ended(process)
 
-    def _make(
-        self, process: SimulatedProcess, watch: PhaseWatch, host: Host, life: Incarnation
-    ) -> Any:
-        run = self._run
+    def _make(self, process: SimulatedProcess, host: Host, life: Incarnation) -> Any:
+        run, watch = self._run, life.watch
         cluster, faults = run.cluster, run.faults
 
         def make_producer(config: dict[str, Any]) -> SimulatedProducer:
@@ -322,7 +303,7 @@ class SimulatedWorker:
             return SimulatedProducer(cluster, process, faults, config, life=life)
 
         connections = Connections(
-            admin=lambda _, __: FaultyAdmin(cluster, process, faults),
+            admin=lambda _, __: SimulatedAdmin(cluster, process, faults),
             consumer_client=partial(SimulatedConsumer, cluster, process, faults),  # type: ignore[arg-type]
             producer_client=make_producer,  # type: ignore[arg-type]
             local_state=lambda _: self._local(process, host),
@@ -333,14 +314,14 @@ class SimulatedWorker:
             open_sink=run.tables.opening(process, faults),
         )
 
-        def hear(event: str) -> None:
+        def on_event(event: str) -> None:
             life.events[event] += 1
-            watch.heard(event, counts=faults.is_on)
+            watch.on_event(event, counts=faults.is_on)
 
         def probe(step: str) -> None:
             process.check()
             life.steps[step] += 1
-            watch.stepped(step)
+            watch.on_step(step)
             if faults.is_told_to_stop(step):
                 self.restart()
             kind = faults.draw(process, "probe")
@@ -348,7 +329,7 @@ class SimulatedWorker:
                 process.note(f"at {step}")
             faults.strike(process, kind)
 
-        log = _Log(process, hear)
+        log = _Log(process, on_event)
         deployed, versions, gate = self._versions(process, connections, log)
         return WorkerFactory(
             config=run.setup.config,
@@ -415,8 +396,8 @@ class SimulatedWorker:
         return StartCheck(config, plans, offsets, records, deployed, log)
 
     def _local(self, process: SimulatedProcess, host: Host) -> LocalState:
-        homes = open_homes(host, process, self._run.faults)
-        return _Local(self.name, homes, TaskId(_GLOBAL_TABLES, self._number))
+        open_home = partial(host.open_home, process, self._run.faults)
+        return _LocalState(self.name, open_home, TaskId(_GLOBAL_TABLES, self._number))
 
 
 class SimulatedOffsets:
@@ -443,54 +424,8 @@ class SimulatedOffsets:
     def committed(self, group: str, *, decided: bool) -> dict[TopicPartition, CommittedOffset]:
         del decided
         self._process.sleep(self._process.kernel.between(200, 2 * MS))
-        return dict(self._cluster.memberless.get(group, {}))
+        return dict(self._cluster.committed(group))
 
     def set_offsets(self, group: str, offsets: Offsets) -> None:
         self._process.sleep(self._process.kernel.between(200, 20 * MS))
-        self._cluster.memberless.setdefault(group, {}).update(offsets)
-
-
-class FaultyAdmin(SimulatedAdmin):
-    """Admin client whose calls are delayed, fail or kill the process."""
-
-    def __init__(
-        self, cluster: SimulatedCluster, process: SimulatedProcess, faults: Faults
-    ) -> None:
-        super().__init__(cluster)
-        self._process = process
-        self._faults = faults
-
-    def _ask(self, call: str, effect: Callable[[], T]) -> T:
-        self._process.sleep(self._process.kernel.between(200, 2 * MS))
-        return self._faults.around(self._process, call, effect)
-
-    def describe(self, names: Any) -> dict[str, TopicFacts]:
-        effect = partial(super().describe, list(names))
-        return self._faults.around(self._process, "describe", effect)
-
-    def end_offsets(self, partitions: Any) -> dict[TopicPartition, int]:
-        return self._ask("end_offsets", partial(super().end_offsets, list(partitions)))
-
-    def stable_offsets(self, partitions: Any) -> dict[TopicPartition, int]:
-        return self._ask("end_offsets", partial(super().stable_offsets, list(partitions)))
-
-    def start_offsets(self, partitions: Any) -> dict[TopicPartition, int]:
-        return self._ask("start_offsets", partial(super().start_offsets, list(partitions)))
-
-    def progress(self, group: str, partitions: Any) -> dict[TopicPartition, int]:
-        return self._ask("end_offsets", partial(super().progress, group, list(partitions)))
-
-    def committed_offsets(
-        self, group: str, partitions: Any
-    ) -> dict[TopicPartition, CommittedOffset]:
-        return self._ask("end_offsets", partial(super().committed_offsets, group, list(partitions)))
-
-    def group_state(self, group: str) -> GroupState:
-        self._process.sleep(self._process.kernel.between(200, 2 * MS))
-        return super().group_state(group)
-
-    def delete_records(self, before: Any) -> None:
-        effect = partial(super().delete_records, dict(before))
-        if self._faults.draw(self._process, "delete_records") == "failure":
-            raise FatalClientError("simulated: records could not be deleted")
-        self._ask("delete_records", effect)
+        self._cluster.offsets.setdefault(group, {}).update(offsets)

@@ -2,38 +2,46 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
 
 from headrace.streams.kafka.protocols import CommittedOffset, NewTopic, TopicFacts, TopicPartition
 from headrace.streams.plan.plan import SubPlan
 from headrace.streams.plan.topic_plan import plan_internal_topics
 
-
-class Decided(Protocol):
-    """Transaction with the properties that a reader of its records needs."""
-
-    @property
-    def committed(self) -> bool | None:
-        """Whether it was committed; None while it is open."""
+CREATE_TIME = 1
+"""Kafka's type of a timestamp that the producer has set."""
 
 
-MessageT = TypeVar("MessageT")
-TransactionT = TypeVar("TransactionT", bound=Decided)
+@dataclass(slots=True, eq=False)
+class Transaction:
+    """Transaction with the partitions that it wrote to, and the offsets that it commits.
+
+    Args:
+        committed: its outcome; None while it is open.
+        offsets: the offsets by group.
+    """
+
+    committed: bool | None = None
+    partitions: dict[TopicPartition, None] = field(default_factory=dict)
+    offsets: dict[str, dict[TopicPartition, CommittedOffset]] = field(default_factory=dict)
 
 
-class PartitionLog(Generic[MessageT, TransactionT]):
+T = TypeVar("T")
+MessageT = TypeVar("MessageT", bound=Any)
+
+
+class PartitionLog(Generic[MessageT]):
     """Log of a partition: each offset has a record, with or without a transaction, or a marker."""
 
     __slots__ = ("_writers", "entries", "open", "start")
 
     def __init__(self) -> None:
         self.entries: list[MessageT | None] = []
-        self._writers: list[TransactionT | None] = []
+        self._writers: list[Transaction | None] = []
         self.start = 0
-        self.open: dict[TransactionT, int] = {}
+        self.open: dict[Transaction, int] = {}
         """The first offset of each transaction without a marker in this log, the lowest first."""
 
     @property
@@ -46,13 +54,13 @@ class PartitionLog(Generic[MessageT, TransactionT]):
         """The last stable offset: the first offset of the oldest open transaction, or the end."""
         return next(iter(self.open.values()), self.end)
 
-    def append(self, message: MessageT, transaction: TransactionT | None) -> None:
+    def append(self, message: MessageT, transaction: Transaction | None) -> None:
         if transaction is not None and transaction not in self.open:
             self.open[transaction] = self.end
         self.entries.append(message)
         self._writers.append(transaction)
 
-    def mark(self, transaction: TransactionT) -> None:
+    def mark(self, transaction: Transaction) -> None:
         if self.open.pop(transaction, None) is not None:
             self.entries.append(None)
             self._writers.append(transaction)
@@ -64,7 +72,7 @@ class PartitionLog(Generic[MessageT, TransactionT]):
         self.start = start
         self.open.clear()
 
-    def writer(self, offset: int) -> TransactionT | None:
+    def writer(self, offset: int) -> Transaction | None:
         return self._writers[offset]
 
     def is_final(self, offset: int) -> bool:
@@ -88,36 +96,62 @@ class PartitionLog(Generic[MessageT, TransactionT]):
             offset += 1
         return found, offset
 
+    def records(self) -> list[MessageT]:
+        """Return all committed records."""
+        return self.read(self.start, 1 << 60, committed=True)[0]
 
-LogT = TypeVar("LogT", bound=PartitionLog[Any, Any])
+    def compact(self) -> int:
+        """Remove decided records whose key has a later record, and return their number."""
+        last: dict[bytes | None, int] = {}
+        bound = self.last_stable
+        for offset in range(self.start, bound):
+            entry = self.entries[offset]
+            if entry is not None and self.is_final(offset):
+                last[entry.key()] = offset
+        gone = 0
+        # The last entry stays, because compaction never removes the end of a log.
+        for offset in range(self.start, min(bound, self.end - 1)):
+            entry = self.entries[offset]
+            if entry is not None and last.get(entry.key()) != offset:
+                self.entries[offset] = None
+                gone += 1
+        return gone
 
 
 @dataclass(slots=True, eq=False)
-class LocalTopic(Generic[LogT]):
+class LocalTopic(Generic[MessageT]):
     """Topic with its id, which differs for each topic created with the same name."""
 
     name: str
     id: str
-    logs: list[LogT]
+    logs: list[PartitionLog[MessageT]]
     config: dict[str, str]
 
 
-class LocalCluster(ABC, Generic[LogT]):
-    """Cluster whose topics are objects of this process."""
+class LocalCluster(Generic[MessageT]):
+    """Cluster whose topics and committed offsets are objects of this process.
 
-    def __init__(self) -> None:
-        self.topics: dict[str, LocalTopic[LogT]] = {}
+    Args:
+        new_id: returns the id of a topic that is created, given its name.
+    """
 
-    @abstractmethod
-    def create(self, name: str, partitions: int, config: Mapping[str, str], /) -> object:
-        """Create a topic if it does not exist."""
+    def __init__(self, new_id: Callable[[str], str]) -> None:
+        self._new_id = new_id
+        self.topics: dict[str, LocalTopic[MessageT]] = {}
+        self.offsets: dict[str, dict[TopicPartition, CommittedOffset]] = {}
+        """The committed offsets by group."""
 
-    @abstractmethod
+    def create(self, name: str, partitions: int, config: Mapping[str, str]) -> LocalTopic[MessageT]:
+        """Create a topic, or return the existing topic."""
+        if name not in self.topics:
+            logs = [PartitionLog[MessageT]() for _ in range(partitions)]
+            self.topics[name] = LocalTopic(name, self._new_id(name), logs, dict(config))
+        return self.topics[name]
+
     def committed(self, group: str) -> Mapping[TopicPartition, CommittedOffset]:
-        """Return the committed offsets of a group."""
+        return self.offsets.get(group, {})
 
-    def log(self, tp: TopicPartition) -> LogT:
-        """Return the log of a partition."""
+    def log(self, tp: TopicPartition) -> PartitionLog[MessageT]:
         return self.topics[tp.topic].logs[tp.partition]
 
     def places(self, topic: str) -> list[TopicPartition]:
@@ -142,9 +176,19 @@ class LocalAdmin(Generic[ClusterT]):
     def __init__(self, cluster: ClusterT) -> None:
         self._cluster = cluster
 
+    def _request(self, call: str, effect: Callable[[], T]) -> T:  # noqa: ARG002
+        """Run the effect of a request; a subclass can delay it, or let it fail."""
+        return effect()
+
     def describe(self, names: Iterable[str]) -> dict[str, TopicFacts]:
-        found = [self._cluster.topics[name] for name in names if name in self._cluster.topics]
-        return {t.name: TopicFacts(t.name, len(t.logs), t.id, t.config) for t in found}
+        asked, topics = list(names), self._cluster.topics
+        return self._request(
+            "describe",
+            lambda: {
+                t.name: TopicFacts(t.name, len(t.logs), t.id, t.config)
+                for t in (topics[name] for name in asked if name in topics)
+            },
+        )
 
     def ask_ids(self, topics: Sequence[str]) -> Callable[[float], Mapping[str, str] | None]:
         found = {name: facts.topic_id for name, facts in self.describe(topics).items()}
@@ -170,30 +214,47 @@ class LocalAdmin(Generic[ClusterT]):
         self.create(planned.create)
 
     def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        return {tp: self._cluster.log(tp).end for tp in partitions}
+        return self._of_logs("end_offsets", partitions, lambda log: log.end)
 
     def stable_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        return {tp: self._cluster.log(tp).last_stable for tp in partitions}
+        return self._of_logs("end_offsets", partitions, lambda log: log.last_stable)
 
     def start_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        return {tp: self._cluster.log(tp).start for tp in partitions}
+        return self._of_logs("start_offsets", partitions, lambda log: log.start)
+
+    def _of_logs(
+        self,
+        call: str,
+        partitions: Iterable[TopicPartition],
+        offset: Callable[[PartitionLog[Any]], int],
+    ) -> dict[TopicPartition, int]:
+        asked = list(partitions)
+        return self._request(call, lambda: {tp: offset(self._cluster.log(tp)) for tp in asked})
 
     def progress(
         self, group: str, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, int]:
-        # Not self: in a subclass, each call may be a request.
-        found = LocalAdmin.committed_offsets(self, group, partitions)
-        return {tp: committed.offset for tp, committed in found.items()}
+        return {tp: found.offset for tp, found in self.committed_offsets(group, partitions).items()}
 
     def committed_offsets(
         self, group: str, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, CommittedOffset]:
-        known = self._cluster.committed(group)
-        return {tp: known[tp] for tp in partitions if tp in known}
+        asked = list(partitions)
+
+        def effect() -> dict[TopicPartition, CommittedOffset]:
+            known = self._cluster.committed(group)
+            return {tp: known[tp] for tp in asked if tp in known}
+
+        return self._request("end_offsets", effect)
 
     def delete_records(self, before: Mapping[TopicPartition, int]) -> None:
-        for tp, offset in before.items():
-            self._cluster.delete_before(tp, offset)
+        offsets = dict(before)
+
+        def effect() -> None:
+            for tp, offset in offsets.items():
+                self._cluster.delete_before(tp, offset)
+
+        self._request("delete_records", effect)
 
     def alter_config(self, topic: str, config: Mapping[str, str | None]) -> None:
         found = self._cluster.topics[topic]

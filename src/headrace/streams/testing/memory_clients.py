@@ -27,8 +27,8 @@ from headrace.streams.kafka.protocols import (
     TopicFacts,
     TopicPartition,
 )
-from headrace.streams.testing.local_cluster import LocalAdmin
-from headrace.streams.testing.memory_cluster import MemoryCluster, Transaction, TransactionOutcome
+from headrace.streams.testing.local_cluster import LocalAdmin, Transaction
+from headrace.streams.testing.memory_cluster import MemoryCluster
 from headrace.topology.context.environment import Headers
 from headrace.topology.errors import FarTimeWarning
 
@@ -300,17 +300,17 @@ class MemoryTransactionalProducer(_MemoryProducer):
         self._transaction.offsets[metadata.group] = dict(offsets)
 
     def commit(self) -> None:
-        self._end(TransactionOutcome.COMMITTED)
+        self._end(committed=True)
 
     def abort(self) -> None:
-        self._end(TransactionOutcome.ABORTED)
+        self._end(committed=False)
 
-    def _end(self, fate: TransactionOutcome) -> None:
+    def _end(self, *, committed: bool) -> None:
         self._check()
         transaction, self._transaction = self._transaction, None
         assert transaction is not None
         del self._cluster.open[self]
-        self._cluster.end(transaction, fate)
+        self._cluster.end(transaction, committed=committed)
 
     def changelog_ends(self, tps: Iterable[TopicPartition]) -> Mapping[TopicPartition, int]:
         return {tp: self._ends[tp] for tp in tps}

@@ -16,43 +16,19 @@ import operator
 import random
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from enum import Enum
+from dataclasses import dataclass
 
 from headrace.state.codec import partition_for_key
-from headrace.streams.kafka.protocols import CommittedOffset, Offsets, TopicPartition
-from headrace.streams.testing.local_cluster import LocalCluster, LocalTopic, PartitionLog
+from headrace.streams.kafka.protocols import Offsets, TopicPartition
+from headrace.streams.testing.local_cluster import (
+    CREATE_TIME,
+    LocalCluster,
+    LocalTopic,
+    Transaction,
+)
 from headrace.topology.context.environment import Headers
 from headrace.topology.errors import TopologyError
 from headrace.topology.naming import legal
-
-CREATE_TIME = 1
-"""Kafka's type of a timestamp that the producer has set."""
-
-
-class TransactionOutcome(Enum):
-    """Outcome of a transaction."""
-
-    OPEN = "open"
-    COMMITTED = "committed"
-    ABORTED = "aborted"
-
-
-@dataclass(slots=True, eq=False)
-class Transaction:
-    """Transaction: the partitions that it wrote to, and the offsets that it commits, by group."""
-
-    fate: TransactionOutcome = TransactionOutcome.OPEN
-    places: list[TopicPartition] = field(default_factory=list)
-    offsets: dict[str, Offsets] = field(default_factory=dict)
-
-    @property
-    def committed(self) -> bool | None:
-        return (
-            None
-            if self.fate is TransactionOutcome.OPEN
-            else self.fate is TransactionOutcome.COMMITTED
-        )
 
 
 @dataclass(slots=True, eq=False)
@@ -99,14 +75,11 @@ class MemoryMessage:
         return self._headers
 
 
-Log = PartitionLog[MemoryMessage, Transaction]
-
-
-def _new_id() -> str:
+def _new_id(_name: str) -> str:
     return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
 
 
-class MemoryCluster(LocalCluster[Log]):
+class MemoryCluster(LocalCluster[MemoryMessage]):
     """Kafka cluster in memory: topics, partitions, transactions and committed offsets.
 
     Args:
@@ -122,7 +95,7 @@ class MemoryCluster(LocalCluster[Log]):
         >>> log = cluster.log(TopicPartition("t", 0))
         >>> log.end, log.last_stable
         (1, 0)
-        >>> cluster.end(transaction, TransactionOutcome.COMMITTED)
+        >>> cluster.end(transaction, committed=True)
         >>> log.end, log.last_stable, [m.value() for m in log.read(0, 9, committed=True)[0]]
         (2, 2, [b'value'])
     """
@@ -134,13 +107,12 @@ class MemoryCluster(LocalCluster[Log]):
         seed: int = 0,
         now_ms: Callable[[], int] = lambda: 0,
     ) -> None:
-        super().__init__()
+        super().__init__(_new_id)
         self._partitions = partitions
         self.now_ms = now_ms
         self._next_keyless: dict[str, int] = {}
         self._records = 0
         self.random = random.Random(seed)  # noqa: S311 - reproducible on purpose
-        self.offsets: dict[str, dict[TopicPartition, CommittedOffset]] = {}
         self.owners: dict[str, object] = {}
         """The current producer of each transactional id."""
         self.open: dict[object, Transaction] = {}
@@ -157,7 +129,7 @@ class MemoryCluster(LocalCluster[Log]):
 
     def create(
         self, name: str, partitions: int | None = None, config: Mapping[str, str] | None = None
-    ) -> LocalTopic[Log]:
+    ) -> LocalTopic[MemoryMessage]:
         """Create a topic, or return the existing topic.
 
         Raises:
@@ -165,19 +137,17 @@ class MemoryCluster(LocalCluster[Log]):
         """
         if name not in self.topics:
             self._refuse_as_brokers_do(legal(name, "topic"))
-            count = self.default_partitions(name) if partitions is None else partitions
-            logs = [Log() for _ in range(count)]
-            self.topics[name] = LocalTopic(name, _new_id(), logs, dict(config or {}))
             self.changes += 1
-        return self.topics[name]
+        count = self.default_partitions(name) if partitions is None else partitions
+        return super().create(name, count, config or {})
 
     def _refuse_as_brokers_do(self, name: str) -> None:
         unified = name.replace(".", "_")
         other = next((topic for topic in self.topics if topic.replace(".", "_") == unified), None)
         if other is not None:
             raise TopologyError(
-                f"topic {name!r} collides with topic {other!r}, as brokers take '.' and '_' for "
-                "one another; rename one of them"
+                f"topic {name!r} collides with topic {other!r}, because brokers do not distinguish "
+                "'.' and '_'. Rename either topic"
             )
 
     def delete(self, name: str) -> None:
@@ -229,8 +199,8 @@ class MemoryCluster(LocalCluster[Log]):
             self._records,
         )
         if transaction is not None and transaction not in log.open:
-            assert transaction.fate is TransactionOutcome.OPEN, transaction
-            transaction.places.append(tp)
+            assert transaction.committed is None, transaction
+            transaction.partitions[tp] = None
         log.append(message, transaction)
         self._records += 1
         self.changes += 1
@@ -247,15 +217,14 @@ class MemoryCluster(LocalCluster[Log]):
 
     # -- transactions and offsets --------------------------------------------------------------
 
-    def end(self, transaction: Transaction, fate: TransactionOutcome) -> None:
+    def end(self, transaction: Transaction, *, committed: bool) -> None:
         """End a transaction: write markers to each of its partitions, then commit its offsets."""
-        assert transaction.fate is TransactionOutcome.OPEN, transaction
-        transaction.fate = fate
-        for tp in transaction.places:
+        assert transaction.committed is None, transaction
+        transaction.committed = committed
+        for tp in transaction.partitions:
             self.log(tp).mark(transaction)
-        if fate is TransactionOutcome.COMMITTED:
-            for group, offsets in transaction.offsets.items():
-                self.commit_offsets(group, offsets)
+        for group, offsets in transaction.offsets.items() if committed else ():
+            self.commit_offsets(group, offsets)
         self.changes += 1
 
     def own(self, transactional_id: str, producer: object) -> None:
@@ -264,16 +233,12 @@ class MemoryCluster(LocalCluster[Log]):
         self.owners[transactional_id] = producer
         left_open = self.open.pop(before, None)
         if left_open is not None:
-            self.end(left_open, TransactionOutcome.ABORTED)
+            self.end(left_open, committed=False)
 
     def commit_offsets(self, group: str, offsets: Offsets) -> None:
         """Commit a group's offsets."""
         self.offsets.setdefault(group, {}).update(offsets)
         self.changes += 1
-
-    def committed(self, group: str) -> Mapping[TopicPartition, CommittedOffset]:
-        """Return the committed offsets of a group."""
-        return self.offsets.get(group, {})
 
     def is_undecided(self, group: str, tps: Sequence[TopicPartition]) -> bool:
         """Return whether an open transaction contains offsets of these partitions."""

@@ -12,7 +12,7 @@ import pytest
 from headrace.streams.errors import FatalClientError, RecordError
 from headrace.streams.simulation import simulate
 from headrace.streams.testing.driver import TopologyTestDriver
-from headrace.streams.testing.memory_cluster import Transaction, TransactionOutcome
+from headrace.streams.testing.local_cluster import Transaction
 from headrace.topology import (
     GlobalKTable,
     KStream,
@@ -341,7 +341,7 @@ def test_an_uncommitted_record_of_another_writer_is_no_row_yet() -> None:
     transaction = Transaction()
     driver.cluster.append("table", b"1", b"x", 0, 0, None, transaction)
     driver.input("in").send("k", "x")
-    driver.cluster.end(transaction, TransactionOutcome.COMMITTED)
+    driver.cluster.end(transaction, committed=True)
     driver.input("in").send("k", "x")
     assert [row for _, (_, row) in pairs(driver)] == [None, None, 1]
 
@@ -365,7 +365,7 @@ def test_a_load_that_gets_nothing_more_ends_with_an_error_that_says_where_it_is(
     driver.cluster.append("table", b"1", b"x", 0, 0, None, transaction)
     with pytest.raises(FatalClientError, match="table-0 is at 0 of 1"):
         driver.input("in").send("k", "x")
-    driver.cluster.end(transaction, TransactionOutcome.COMMITTED)
+    driver.cluster.end(transaction, committed=True)
     driver.run()
     assert pairs(driver) == [("k", ["x", 1])]
 

@@ -7,14 +7,17 @@ transaction are undecided until the group has its marker, and a zombie is refuse
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable
+from typing import TypeVar
 
 from confluent_kafka import KafkaError, Message
 
 from headrace.state.codec import partition_for_key
-from headrace.streams.kafka.protocols import CommittedOffset, GroupState, Member, TopicPartition
+from headrace.streams.errors import FatalClientError
+from headrace.streams.kafka.protocols import GroupState, Member, Offsets, TopicPartition
+from headrace.streams.simulation.world.faults import Faults
 from headrace.streams.simulation.world.groups import Group, Metadata
-from headrace.streams.simulation.world.kernel import Kernel
+from headrace.streams.simulation.world.kernel import MS, Kernel
 from headrace.streams.simulation.world.process import SimulatedProcess
 from headrace.streams.simulation.world.transactions import (
     BrokerResponseError,
@@ -22,52 +25,24 @@ from headrace.streams.simulation.world.transactions import (
     Txn,
 )
 from headrace.streams.testing.local_cluster import (
+    CREATE_TIME,
     LocalAdmin,
     LocalCluster,
     LocalTopic,
-    PartitionLog,
 )
 from headrace.topology.context.environment import Headers
 
-CREATE_TIME = 1
-"""Kafka's type of a timestamp that the producer has set."""
+T = TypeVar("T")
 
 
-class SimulatedLog(PartitionLog[Message, Txn]):
-    """Log of a partition."""
-
-    __slots__ = ()
-
-    def records(self, *, committed: bool = True) -> list[Message]:
-        return self.read(self.start, 1 << 60, committed=committed)[0]
-
-    def compact(self) -> int:
-        """Remove decided records whose key has a later record, and return their number."""
-        last: dict[bytes | None, int] = {}
-        bound = self.last_stable
-        for offset in range(self.start, bound):
-            entry = self.entries[offset]
-            if entry is not None and self.is_final(offset):
-                last[entry.key()] = offset
-        gone = 0
-        # The last entry stays, because compaction never removes the end of a log.
-        for offset in range(self.start, min(bound, self.end - 1)):
-            entry = self.entries[offset]
-            if entry is not None and last.get(entry.key()) != offset:
-                self.entries[offset] = None
-                gone += 1
-        return gone
-
-
-class SimulatedCluster(LocalCluster[SimulatedLog]):
+class SimulatedCluster(LocalCluster[Message]):
     """Simulated Kafka cluster: topics, coordinators and external writers."""
 
     def __init__(self, kernel: Kernel, group: str) -> None:
-        super().__init__()
+        super().__init__(lambda name: f"id-{len(self.topics) + self._deleted}-{name}")
         self.kernel = kernel
         self.group = Group(kernel, group, self.places)
-        self.memberless: dict[str, dict[TopicPartition, CommittedOffset]] = {}
-        """The offsets of groups without members."""
+        self.offsets[group] = self.group.offsets
         self.transactions = TransactionCoordinator(kernel, write_marker=self._mark, pend=self._pend)
         self.readers: list[tuple[SimulatedProcess, set[TopicPartition]]] = []
         """Processes that wait for records, with the partitions that they read."""
@@ -80,13 +55,7 @@ class SimulatedCluster(LocalCluster[SimulatedLog]):
 
     # -- topics --------------------------------------------------------------------------------
 
-    def create(self, name: str, partitions: int, config: Mapping[str, str]) -> None:
-        if name not in self.topics:
-            topic_id = f"id-{len(self.topics) + self._deleted}-{name}"
-            logs = [SimulatedLog() for _ in range(partitions)]
-            self.topics[name] = LocalTopic(name, topic_id, logs, dict(config))
-
-    def delete(self, name: str) -> LocalTopic[SimulatedLog]:
+    def delete(self, name: str) -> LocalTopic[Message]:
         """Delete a topic; a topic created later with the same name has another id."""
         self._deleted += 1
         return self.topics.pop(name)
@@ -146,15 +115,11 @@ class SimulatedCluster(LocalCluster[SimulatedLog]):
 
     # -- offsets -------------------------------------------------------------------------------
 
-    def committed(self, group: str) -> Mapping[TopicPartition, CommittedOffset]:
-        assert group == self.group.name
-        return self.group.offsets
-
     def transactional_offsets(
         self,
         transactional_id: str,
         epoch: int,
-        offsets: Mapping[TopicPartition, CommittedOffset],
+        offsets: Offsets,
         metadata: Metadata,
     ) -> None:
         """Handle TxnOffsetCommit, which checks epoch and membership, but not ownership."""
@@ -162,11 +127,9 @@ class SimulatedCluster(LocalCluster[SimulatedLog]):
         self.transactions.join(transactional_id, epoch, None)
         self.group.check(metadata, transactional=True)
         self._check_claims(offsets, metadata)
-        self.transactions.add_offsets(transactional_id, epoch, offsets)
+        self.transactions.add_offsets(transactional_id, epoch, self.group.name, offsets)
 
-    def plain_offsets(
-        self, offsets: Mapping[TopicPartition, CommittedOffset], metadata: Metadata
-    ) -> None:
+    def plain_offsets(self, offsets: Offsets, metadata: Metadata) -> None:
         """Handle OffsetCommit."""
         self.group.check(metadata, transactional=False)
         self._check_claims(offsets, metadata)
@@ -183,9 +146,7 @@ class SimulatedCluster(LocalCluster[SimulatedLog]):
             if tp in self._claims and self._claims[tp][1] == instance_id:
                 del self._claims[tp]
 
-    def _check_claims(
-        self, offsets: Mapping[TopicPartition, CommittedOffset], metadata: Metadata
-    ) -> None:
+    def _check_claims(self, offsets: Offsets, metadata: Metadata) -> None:
         subscribed = {topic for m in self.group.members.values() for topic in m.topics}
         for tp in offsets:
             if tp.topic not in subscribed:
@@ -204,7 +165,22 @@ class SimulatedCluster(LocalCluster[SimulatedLog]):
 
 
 class SimulatedAdmin(LocalAdmin[SimulatedCluster]):
-    """Admin client of a simulated cluster."""
+    """Admin client whose requests are delayed, fail or kill the process."""
+
+    def __init__(
+        self, cluster: SimulatedCluster, process: SimulatedProcess, faults: Faults
+    ) -> None:
+        super().__init__(cluster)
+        self._process = process
+        self._faults = faults
+
+    def _request(self, call: str, effect: Callable[[], T]) -> T:
+        process, faults = self._process, self._faults
+        if call == "delete_records" and faults.draw(process, call) == "failure":
+            raise FatalClientError("simulated: records could not be deleted")
+        if call != "describe":
+            process.sleep(process.kernel.between(200, 2 * MS))
+        return faults.around(process, call, effect)
 
     def assigned(self, group: str) -> frozenset[TopicPartition] | None:
         found = self._cluster.group
@@ -216,6 +192,7 @@ class SimulatedAdmin(LocalAdmin[SimulatedCluster]):
     def group_state(self, group: str) -> GroupState:
         found = self._cluster.group
         assert group == found.name
+        self._process.sleep(self._process.kernel.between(200, 2 * MS))
         members = {
             Member(m.instance_id, m.client_id, "/simulated"): ()
             if found.joining

@@ -43,10 +43,10 @@ REACTIONS = (
 )
 """Log events of a worker's reactions."""
 
-_GIVES_UP = ("transaction_aborted", "producer_replaced", "member_replaced", "state_rebuilt",
+_ENDS_COMMIT = ("transaction_aborted", "producer_replaced", "member_replaced", "state_rebuilt",
              "offset_lost", "restore_lost", "partitions_lost", "last_commit_failed")  # fmt: skip
 """Events after which no commit is in progress."""
-_ALL_ANEW = ("producer_replaced", "restore_lost", "partitions_lost", "member_replaced")
+_ENDS_RESTORES = ("producer_replaced", "restore_lost", "partitions_lost", "member_replaced")
 """Events after which no restore is in progress."""
 
 
@@ -82,31 +82,33 @@ class PhaseWatch:
         """Assigned tasks that do not run yet."""
         self._restores: set[tuple[TopicPartition, str]] = set()
         self._is_joining = self._is_committing = self._is_closing = False
+        self.restored = 0
+        """The number of restored records."""
 
-    def joins(self) -> None:
+    def on_joining(self) -> None:
         self._is_joining = True
-        self._tell()
+        self._update_phase()
 
-    def heard(self, event: str, *, counts: bool) -> None:
+    def on_event(self, event: str, *, counts: bool) -> None:
         """Record a log event of the worker; `counts` is whether faults are injected now."""
         if counts and event in REACTIONS:
             phases = {self._process.phase} | ({"restoring"} if self._restores else set())
             self._coverage.reactions.update((event, phase) for phase in phases)
-        if event in _GIVES_UP:
+        if event in _ENDS_COMMIT:
             self._is_committing = False
-        if event in _ALL_ANEW:
+        if event in _ENDS_RESTORES:
             self._restores.clear()
         if event in ("partitions_lost", "member_replaced"):
             self._is_joining = True
         self._is_closing |= event == "worker_stopping"
-        self._tell()
+        self._update_phase()
 
-    def stepped(self, step: str) -> None:
+    def on_step(self, step: str) -> None:
         if step == "caches_flushed":
             self._is_committing = True
-            self._tell()
+            self._update_phase()
 
-    def _tell(self) -> None:
+    def _update_phase(self) -> None:
         if self._is_closing:
             phase = "closing"
         elif self._is_committing:
@@ -126,29 +128,29 @@ class PhaseWatch:
         self._pending = (self._pending & found) | (found - self._tasks)
         self._tasks = found
         self._is_joining = not found
-        self._tell()
+        self._update_phase()
 
     def on_running(self) -> None:
         self._pending = frozenset()
-        self._tell()
+        self._update_phase()
 
     def on_commit(self, tasks: Sequence[TaskId], records: int) -> None:
         del tasks, records
         self._is_committing = False
-        self._tell()
+        self._update_phase()
 
     # -- events of a restore ---------------------------------------------------------------------
 
     def on_restore_start(self, tp: TopicPartition, store: str, begin: int, end: int) -> None:
         del begin, end
         self._restores.add((tp, store))
-        self._tell()
+        self._update_phase()
 
-    def on_batch_restored(
-        self, tp: TopicPartition, store: str, offset: int, count: int
-    ) -> None: ...
+    def on_batch_restored(self, tp: TopicPartition, store: str, offset: int, count: int) -> None:
+        del tp, store, offset
+        self.restored += count
 
     def on_restore_end(self, tp: TopicPartition, store: str, total: int) -> None:
         del total
         self._restores.discard((tp, store))
-        self._tell()
+        self._update_phase()

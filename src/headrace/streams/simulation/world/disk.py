@@ -22,10 +22,9 @@ from headrace.streams.plan.plan import TaskId
 from headrace.streams.simulation.world.faults import Faults, crash
 from headrace.streams.simulation.world.kernel import SECOND
 from headrace.streams.simulation.world.process import SimulatedProcess
-from headrace.streams.tasks.tasks import TaskHome
 from headrace.topology.processors.store import Store
 
-PATIENCE_US = 2 * SECOND
+LOCK_TIMEOUT_US = 2 * SECOND
 """Maximum time for the holder of a task's directory to release it."""
 
 
@@ -218,7 +217,7 @@ class Host:
         now_us = process.kernel.now_us
         if not directory.is_free and directory.holder is not process:
             since_us = self._waits.setdefault((process.name, task_id), now_us)
-            if now_us - since_us < PATIENCE_US:
+            if now_us - since_us < LOCK_TIMEOUT_US:
                 return None
             process.note(f"passes by the directory of {task_id}")
             directory = _Directory(self._make_files(f"{task_id}.g{len(found)}"))
@@ -228,6 +227,15 @@ class Host:
             directory.files.crashed()
         directory.holder = process
         return directory
+
+    def open_home(
+        self, process: SimulatedProcess, faults: Faults, task_id: TaskId, stores: Sequence[Store]
+    ) -> SimulatedHome | None:
+        process.check()
+        directory = self.lock(process, task_id)
+        if directory is None:
+            return None
+        return SimulatedHome(self, directory, [store.spec for store in stores], process, faults)
 
     def process_ended(self, process: SimulatedProcess) -> None:
         for found in self._directories.values():
@@ -301,10 +309,10 @@ class SimulatedHome:
     def _open(self) -> None:
         inner = self.directory.state = self.directory.files.open(self.specs)
         self.state = _FaultyState(
-            inner, self.process, self.faults, self._break, lambda: self.host.full_until_us
+            inner, self.process, self.faults, self._mark_broken, lambda: self.host.full_until_us
         )
 
-    def _break(self) -> None:
+    def _mark_broken(self) -> None:
         self.directory.broken = True
 
     def wipe(self) -> None:
@@ -321,19 +329,6 @@ class SimulatedHome:
         self.directory.state = None
 
 
-def open_homes(
-    host: Host, process: SimulatedProcess, faults: Faults
-) -> Callable[[TaskId, Sequence[Store]], TaskHome | None]:
-    def open_home(task_id: TaskId, stores: Sequence[Store]) -> TaskHome | None:
-        process.check()
-        directory = host.lock(process, task_id)
-        if directory is None:
-            return None
-        return SimulatedHome(host, directory, [store.spec for store in stores], process, faults)
-
-    return open_home
-
-
 @dataclass(slots=True, eq=False)
 class _FaultyState:
     """Local state whose calls fail, are delayed, or kill the process before or after the call."""
@@ -341,7 +336,7 @@ class _FaultyState:
     inner: TaskState
     process: SimulatedProcess
     faults: Faults
-    on_broken: Callable[[], None]
+    on_corrupted: Callable[[], None]
     full_until_us: Callable[[], int]
     is_open: bool = True
 
@@ -350,7 +345,7 @@ class _FaultyState:
         kind = self.faults.draw(self.process, name)
         self.faults.strike(self.process, kind)
         if kind == "corrupted":
-            self.on_broken()
+            self.on_corrupted()
             raise StoreCorruptedError("simulated: the files cannot be read")
         if self.full_until_us() > self.process.kernel.now_us:
             self.faults.hit(self.process, name, "full")

@@ -262,10 +262,10 @@ class Group:
     def settle(self, txn: Txn) -> None:
         self.pending.pop(txn, None)
         if txn.committed:
-            self.offsets.update(txn.offsets)
+            self.offsets.update(txn.offsets.get(self.name, {}))
 
     def is_undecided(self, tps: Sequence[TopicPartition]) -> bool:
-        return any(tp in txn.offsets for txn in self.pending for tp in tps)
+        return any(tp in txn.offsets.get(self.name, {}) for txn in self.pending for tp in tps)
 
     def _note(self, what: str) -> None:
         self._kernel.note("group", what)

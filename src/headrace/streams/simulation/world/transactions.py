@@ -11,14 +11,15 @@ ends any transaction that its producer has open at that time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from enum import Enum
 
 from confluent_kafka import KafkaError
 
-from headrace.streams.kafka.protocols import CommittedOffset, TopicPartition
+from headrace.streams.kafka.protocols import Offsets, TopicPartition
 from headrace.streams.simulation.world.kernel import MS, SECOND, Kernel
+from headrace.streams.testing.local_cluster import Transaction
 
 
 class BrokerResponseError(Exception):
@@ -31,15 +32,11 @@ class BrokerResponseError(Exception):
 
 
 @dataclass(slots=True, eq=False)
-class Txn:
-    """Transaction with its partitions, its offsets and its outcome."""
+class Txn(Transaction):
+    """Transaction of a producer; `committed` is the decision of the coordinator."""
 
-    owner: str
+    owner: str = ""
     epoch: int = 0
-    committed: bool | None = None
-    """The decision of the coordinator; None while it is open."""
-    places: dict[TopicPartition, None] = field(default_factory=dict)
-    offsets: dict[TopicPartition, CommittedOffset] = field(default_factory=dict)
     markers_due: int = 0
 
 
@@ -71,7 +68,7 @@ class TransactionalId:
 
 
 class TransactionCoordinator:
-    """Transaction coordinator of a simulated cluster, as librdkafka 2.16 uses it.
+    """Transaction coordinator of a simulated cluster.
 
     Args:
         write_marker: writes a marker to a partition, or makes a group's offsets final.
@@ -116,18 +113,16 @@ class TransactionCoordinator:
             raise BrokerResponseError(KafkaError.CONCURRENT_TRANSACTIONS)
         if identity.state is not TransactionState.ONGOING:
             identity.state = TransactionState.ONGOING
-            identity.txn = Txn(name, epoch)
+            identity.txn = Txn(owner=name, epoch=epoch)
             self._expire_later(identity, identity.txn)
         assert identity.txn is not None
         if tp is not None:
-            identity.txn.places[tp] = None
+            identity.txn.partitions[tp] = None
         return identity.txn
 
-    def add_offsets(
-        self, name: str, epoch: int, offsets: Mapping[TopicPartition, CommittedOffset]
-    ) -> None:
+    def add_offsets(self, name: str, epoch: int, group: str, offsets: Offsets) -> None:
         txn = self.join(name, epoch, None)
-        txn.offsets.update(offsets)
+        txn.offsets.setdefault(group, {}).update(offsets)
         self._pend(txn)
 
     def end(self, name: str, epoch: int, *, committed: bool) -> None:
@@ -190,7 +185,7 @@ class TransactionCoordinator:
         identity.state = (
             TransactionState.PREPARE_COMMIT if committed else TransactionState.PREPARE_ABORT
         )
-        targets: list[TopicPartition | None] = list(txn.places)
+        targets: list[TopicPartition | None] = list(txn.partitions)
         if txn.offsets:
             targets.append(None)
         txn.markers_due = len(targets)
@@ -218,5 +213,9 @@ class TransactionCoordinator:
 
 
 def _words(txn: Txn) -> str:
-    offsets = ", ".join(f"{tp}@{c.offset}" for tp, c in txn.offsets.items())
-    return f"records in {', '.join(map(str, txn.places)) or 'nothing'}, offsets {offsets or '-'}"
+    offsets = ", ".join(
+        f"{tp}@{c.offset}" for found in txn.offsets.values() for tp, c in found.items()
+    )
+    return (
+        f"records in {', '.join(map(str, txn.partitions)) or 'nothing'}, offsets {offsets or '-'}"
+    )
