@@ -83,7 +83,6 @@ DISASTERS: Mapping[str, Disaster] = {
 class Snapshot:
     """Topics of a cluster and offsets of its group, while no transaction is open."""
 
-    ends: Mapping[TopicPartition, int]
     entries: Mapping[TopicPartition, Sequence[Message | None]]
     starts: Mapping[TopicPartition, int]
     offsets: Mapping[TopicPartition, CommittedOffset]
@@ -92,7 +91,6 @@ class Snapshot:
     def of(cls, cluster: SimulatedCluster) -> Snapshot:
         logs = {tp: cluster.log(tp) for tp in cluster.all_places()}
         return cls(
-            {tp: log.end for tp, log in logs.items()},
             # A copy, because compaction may remove entries before the restore.
             {tp: list(log.entries) for tp, log in logs.items()},
             {tp: log.start for tp, log in logs.items()},
@@ -103,10 +101,10 @@ class Snapshot:
         """Return a description of the lost records."""
         lost = []
         for tp in cluster.all_places():
-            log, end = cluster.log(tp), self.ends.get(tp, 0)
-            if log.end > end:
-                lost.append(f"{tp} from {end} to {log.end}")
-            log.cut(self.entries.get(tp, ()), self.starts.get(tp, 0))
+            log, entries = cluster.log(tp), self.entries.get(tp, ())
+            if log.end > len(entries):
+                lost.append(f"{tp} from {len(entries)} to {log.end}")
+            log.cut(entries, self.starts.get(tp, 0))
         cluster.group.offsets.clear()
         cluster.group.offsets.update(self.offsets)
         return ", ".join(lost) or "nothing"
@@ -226,9 +224,6 @@ class Disasters:
         return topic
 
 
-# Input, with random order, batches and transactions.
-
-
 class InputProducer:
     """Producer that writes the input over some time, partly in transactions.
 
@@ -306,9 +301,6 @@ class InputProducer:
     def _append(self, tp: TopicPartition, row: Row, txn: Any) -> None:
         key, value, at_ms = row
         self._cluster.append(tp, key, value, START_MS + at_ms, None, txn)
-
-
-# Faults of whole workers, disks and clocks.
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from headrace.state.errors import StateError
-from headrace.streams.admin.start_check import CommittedRecords, StartCheck
+from headrace.streams.admin.start_check import StartCheck
 from headrace.streams.errors import (
     FatalClientError,
     IdentityError,
@@ -20,6 +20,7 @@ from headrace.streams.errors import (
 )
 from headrace.streams.kafka.clocks import Job
 from headrace.streams.kafka.protocols import (
+    Clock,
     CommittedOffset,
     Log,
     Offsets,
@@ -52,7 +53,7 @@ from headrace.streams.tasks.gate_watch import GateWatch
 from headrace.streams.tasks.inquiry import Inquiry
 from headrace.streams.tasks.lost_offsets import StateWithoutOffsetsError
 from headrace.streams.tasks.tasks import OpenHome, TaskHome
-from headrace.streams.worker.connections import Connections, LocalState
+from headrace.streams.worker.connections import Connections
 from headrace.streams.worker.runtime import WorkerFactory
 from headrace.streams.worker.worker import Worker
 from headrace.topology.processors.store import Store
@@ -302,11 +303,13 @@ class SimulatedWorker:
             life.producers += 1
             return SimulatedProducer(cluster, process, faults, config, life=life)
 
+        open_home = partial(host.open_home, process, faults)
+        local = _LocalState(self.name, open_home, TaskId(_GLOBAL_TABLES, self._number))
         connections = Connections(
             admin=lambda _, __: SimulatedAdmin(cluster, process, faults),
             consumer_client=partial(SimulatedConsumer, cluster, process, faults),  # type: ignore[arg-type]
             producer_client=make_producer,  # type: ignore[arg-type]
-            local_state=lambda _: self._local(process, host),
+            local_state=lambda _: local,
             background=lambda _: _Beside(run, process),
             calls=OneByOne,
             first_commit_id=lambda: faults.random.getrandbits(30) << 32,
@@ -329,35 +332,35 @@ class SimulatedWorker:
                 process.note(f"at {step}")
             faults.strike(process, kind)
 
-        log = _Log(process, on_event)
-        deployed, versions, gate = self._versions(process, connections, log)
+        config, plans, log = run.setup.config, self._plans, _Log(process, on_event)
+        clock = VirtualClock(self._kernel, process.check)
+        offsets = SimulatedOffsets(cluster, process)
+        deployed, versions, gate = self._versions(offsets, connections, clock, log)
+        records = connections.committed_records(config, clock)
         return WorkerFactory(
-            config=run.setup.config,
-            plans=self._plans,
-            clock=VirtualClock(self._kernel, process.check),
+            config=config,
+            plans=plans,
+            clock=clock,
             listener=watch,
             restore_listener=watch,
             probe=probe,
             log=log,
             connections=connections,
             global_plans=run.setup.global_plans,
-            before_start=self._start_check(process, connections, deployed, log).begin,
+            before_start=StartCheck(config, plans, offsets, records, deployed, log).begin,
             deployed=deployed,
             versions=versions,
             gate=gate,
         ).make()
 
     def _versions(
-        self, process: SimulatedProcess, connections: Connections, log: Log
+        self, offsets: SimulatedOffsets, connections: Connections, clock: Clock, log: Log
     ) -> tuple[Deployment | None, LiveVersions | None, GateWatch | None]:
-        run = self._run
-        if not run.setup.next_plans:
+        if not self._run.setup.next_plans:
             return None, None, None
-        config, clock = run.setup.config, VirtualClock(self._kernel, process.check)
-        offsets = SimulatedOffsets(run.cluster, process)
-        deployed = DeployedTopology(config, self._plans, offsets, log)
+        config, plans = self._run.setup.config, self._plans
+        deployed = DeployedTopology(config, plans, offsets, log)
         deployed.check()
-        plans = self._plans
         versions = LiveVersions(
             config,
             plans,
@@ -377,27 +380,6 @@ class SimulatedWorker:
             log=log,
         )
         return deployed.before, versions, gate
-
-    def _start_check(
-        self,
-        process: SimulatedProcess,
-        connections: Connections,
-        deployed: Deployment | None,
-        log: Log,
-    ) -> StartCheck:
-        config, plans = self._run.setup.config, self._plans
-        clock = VirtualClock(self._kernel, process.check)
-        records = CommittedRecords(
-            partial(connections.make_reader, config, clock),
-            clock=clock,
-            timeout_s=config.task_timeout_ms / 1000,
-        )
-        offsets = SimulatedOffsets(self._run.cluster, process)
-        return StartCheck(config, plans, offsets, records, deployed, log)
-
-    def _local(self, process: SimulatedProcess, host: Host) -> LocalState:
-        open_home = partial(host.open_home, process, self._run.faults)
-        return _LocalState(self.name, open_home, TaskId(_GLOBAL_TABLES, self._number))
 
 
 class SimulatedOffsets:

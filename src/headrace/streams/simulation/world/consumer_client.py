@@ -24,11 +24,9 @@ from headrace.streams.simulation.world.kernel import MS, SECOND
 from headrace.streams.simulation.world.process import SimulatedProcess
 from headrace.streams.simulation.world.transactions import BrokerResponseError
 
-# Check of max.poll.interval.ms, which librdkafka makes in its own thread.
-
 
 class PollWatch:
-    """Check of max.poll.interval.ms for a simulated consumer.
+    """Check of max.poll.interval.ms, which librdkafka makes in its own thread.
 
     Args:
         exceeded: called if it was not polled in time; returns whether to continue the check.
@@ -49,24 +47,18 @@ class PollWatch:
         self._polled_us = self._kernel.now_us
         if not self._is_on:
             self._is_on = True
-            self._look_later()
+            self._check_later()
 
-    def _look_later(self) -> None:
+    def _check_later(self) -> None:
         left_us = self._polled_us + self._max_poll_us - self._kernel.now_us
-        self._process.when_up(max(MS, left_us), self._look)
+        self._process.when_up(max(MS, left_us), self._check)
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         if self._kernel.now_us - self._polled_us >= self._max_poll_us:
             if not self._exceeded():
                 return
             self._polled_us = self._kernel.now_us
-        self._look_later()
-
-
-# Partitions of a simulated consumer, and their prefetched records.
-#
-# Prefetched records are dropped by a pause or a removal. A position advances when a record, or a
-# skipped range after it, is returned.
+        self._check_later()
 
 
 NO_OFFSET = -1001
@@ -94,6 +86,9 @@ _Fetched = tuple[_Part, int, Message | None, int]
 
 class Reading:
     """Partitions and prefetched records of a simulated consumer.
+
+    Prefetched records are dropped by a pause or a removal. A position advances when a record, or a
+    skipped range after it, is returned.
 
     Args:
         process: the consumer's process, which is woken for new records.

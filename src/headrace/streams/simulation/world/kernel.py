@@ -19,6 +19,7 @@ START_MS = 1_700_000_000_000
 MS = 1_000
 SECOND = 1_000_000
 NEVER_US = 1 << 60
+HISTORY_LINES = 200_000
 MAX_STEPS = 400_000
 """Maximum number of turns in a run, to detect endless loops."""
 
@@ -33,21 +34,16 @@ class StuckError(RuntimeError):
 
 @dataclass(slots=True)
 class History:
-    """Events of a run, line by line.
+    """Events of a run, line by line; at least the last `HISTORY_LINES`."""
 
-    Args:
-        limit: the number of last lines to keep.
-    """
-
-    limit: int = 200_000
     lines: list[tuple[int, int, str, str]] = field(default_factory=list)
     count: int = 0
 
     def add(self, now_us: int, who: str, what: str) -> None:
         self.count += 1
         self.lines.append((self.count, now_us, who, what))
-        if len(self.lines) > 2 * self.limit:
-            del self.lines[: self.limit]
+        if len(self.lines) > 2 * HISTORY_LINES:
+            del self.lines[:HISTORY_LINES]
 
     def __iter__(self) -> Iterator[str]:
         for number, now_us, who, what in self.lines:
