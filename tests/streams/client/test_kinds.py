@@ -65,7 +65,7 @@ def application(hosts: Hosts) -> Iterator[Connection]:
     [
         lambda store: [*store.range(None, None)],
         lambda store: [*store.range(User(1), None)],
-        lambda store: [*store.range_pages(None, User(1), reverse=True)],
+        lambda store: [*store.range(None, User(1), reverse=True).pages],
         lambda store: [*store.prefix_scan(User(1))],
         lambda store: store.get(User(1)),
         lambda store: store.find(User(3)),

@@ -5,12 +5,12 @@ from __future__ import annotations
 import ssl
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, Generic, Literal, Self, TypeVar, cast
 
 import msgspec
 
-from headrace.streams.client.asker import Asker
+from headrace.streams.client.asker import Asker, Parameters
 from headrace.streams.client.changes import Changes
 from headrace.streams.config.secrets import Secret
 from headrace.streams.errors import ConfigError
@@ -32,7 +32,6 @@ KEY_IN_ADDRESS_MAX = 4_000
 """Maximum length of a key in the URL; longer keys are sent in the request body."""
 ANY: Any = Any
 """Type of keys and values that are not converted from JSON."""
-_TIMED = frozenset({"window", "session"})
 
 
 def connect(
@@ -70,29 +69,17 @@ def connect(
         <RemoteStore 'counts' of http://localhost:9464>
         >>> application.close()
     """
-    return Connection(
-        _asker(url, token=token, timeout=timeout, never_back=never_back, context=context)
-    )
-
-
-def _asker(
-    url: str | Sequence[str],
-    *,
-    token: str | Secret | None,
-    timeout: timedelta,
-    never_back: bool,
-    context: ssl.SSLContext | None,
-) -> Asker:
     urls = [url] if isinstance(url, str) else [*url]
     if not urls:
         raise ConfigError("an application is asked at http://HOST:PORT, and no address was given")
-    return Asker(
+    asker = Asker(
         urls,
         token=Secret(token) if isinstance(token, str) else token,
         timeout_s=timeout.total_seconds(),
         never_back=never_back,
         context=context,
     )
+    return Connection(asker)
 
 
 class Connection:
@@ -139,6 +126,17 @@ class Connection:
         self.close()
 
 
+class RowIterator(Iterator[StoreRow[K, V]]):
+    """Iterator over rows, which are requested page by page; `pages` yields whole pages instead."""
+
+    def __init__(self, pages: Iterator[list[StoreRow[K, V]]]) -> None:
+        self.pages = pages
+        self._rows = chain.from_iterable(pages)
+
+    def __next__(self) -> StoreRow[K, V]:
+        return next(self._rows)
+
+
 class RemoteStore(Generic[K, V]):
     """Store of a remote application: its committed rows. Thread-safe.
 
@@ -170,11 +168,10 @@ class RemoteStore(Generic[K, V]):
             as_of: in a versioned store, the time of the version; a datetime without a zone is in
                 UTC.
         """
-        when = None if as_of is None else _time(as_of)
-        given = _key(key)
-        if when is None and len(given["key"] or "") > KEY_IN_ADDRESS_MAX:
+        given = {**_key(key), "as_of": _time(as_of)}
+        if as_of is None and len(given["key"] or "") > KEY_IN_ADDRESS_MAX:
             return next(self._rows_of([to_document(key)]))
-        found = self._asker.ask(self.name, "get", {**given, "as_of": when})
+        found = self._asker.ask(self.name, "get", given)
         if found is not None and "rows" in found:
             raise self._wrong_kind("get")
         return None if found is None else self._row(found)
@@ -206,14 +203,12 @@ class RemoteStore(Generic[K, V]):
         try:
             answer = self._asker.ask(self.name, "get", {}, body) or {}
         except WrongQueryError as error:
-            if self._has_windows():
-                raise self._wrong_kind("get") from error
-            raise
+            raise self._refusal("get") or error from error
         return (None if row is None else self._row(row) for row in answer["rows"])
 
     def range(
         self, start: K | None, end: K | None, *, reverse: bool = False, limit: int | None = None
-    ) -> Iterator[StoreRow[K, V]]:
+    ) -> RowIterator[K, V]:
         """Yield the rows between two keys, both inclusive, in the order of the keys' bytes.
 
         Args:
@@ -222,106 +217,57 @@ class RemoteStore(Generic[K, V]):
             reverse: whether to iterate in descending order.
             limit: maximum number of rows; None for all.
         """
-        return self._flat(self.range_pages(start, end, reverse=reverse, limit=limit))
+        given = {"json_keys": "true", "from": _json(start), "to": _json(end)}
+        return self._rows(
+            "range", "range", {**given, "reverse": "true" if reverse else None}, limit
+        )
 
-    def range_pages(
-        self, start: K | None, end: K | None, *, reverse: bool = False, limit: int | None = None
-    ) -> Iterator[list[StoreRow[K, V]]]:
-        """Yield the rows of `range`, page by page."""
-        given = {
-            "json_keys": "true",
-            "from": None if start is None else _json(start),
-            "to": None if end is None else _json(end),
-            "reverse": "true" if reverse else None,
-        }
-        return self._keyed("range", given, limit)
-
-    def prefix_scan(self, prefix: Any, *, limit: int | None = None) -> Iterator[StoreRow[K, V]]:
+    def prefix_scan(self, prefix: Any, *, limit: int | None = None) -> RowIterator[K, V]:
         """Yield the rows whose serialized key starts with the prefix's bytes.
 
         `serdes.list_of` writes a count first, and JSON a quote last: a shorter list or text is not
         a prefix of their keys.
         """
-        return self._flat(self.prefix_pages(prefix, limit=limit))
-
-    def prefix_pages(
-        self, prefix: Any, *, limit: int | None = None
-    ) -> Iterator[list[StoreRow[K, V]]]:
-        """Yield the rows of `prefix_scan`, page by page."""
         given = {"json_keys": "true", "prefix": _json(prefix)}
-        return self._keyed("prefix", given, limit)
+        return self._rows("prefix_scan", "prefix", given, limit)
 
     # -- windows and sessions --------------------------------------------------------------------
 
     def fetch(
         self, key: Any, start: Time | None = None, end: Time | None = None
-    ) -> Iterator[StoreRow[Any, V]]:
+    ) -> RowIterator[Any, V]:
         """Yield the key's windows that start between two times, both inclusive; or its sessions.
 
         Keys of rows are `Windowed`. For sessions, `start` is the earliest end. Datetimes without a
         zone are in UTC.
         """
-        return self._flat(self.fetch_pages(key, start, end))
-
-    def fetch_pages(
-        self, key: Any, start: Time | None = None, end: Time | None = None
-    ) -> Iterator[list[StoreRow[Any, V]]]:
-        """Yield the rows of `fetch`, page by page."""
-        if self._asker.kind_of(self.name) not in _TIMED | {None}:
-            raise WrongQueryError(f"store {self.name!r} has no windows; ask with get(key)")
-        yield from self._pages("get", {**_key(key), **_times(start, end)}, None, is_timed=True)
+        return self._rows("fetch", "get", {**_key(key), **_times(start, end)})
 
     def find_sessions(
         self, key: Any, earliest_end: Time, latest_start: Time
-    ) -> Iterator[StoreRow[Any, V]]:
+    ) -> RowIterator[Any, V]:
         """Yield the sessions of a key by earliest end and latest start, both inclusive."""
-        return self._flat(self.session_pages(key, earliest_end, latest_start))
-
-    def session_pages(
-        self, key: Any, earliest_end: Time, latest_start: Time
-    ) -> Iterator[list[StoreRow[Any, V]]]:
-        """Yield the rows of `find_sessions`, page by page."""
-        if self._asker.kind_of(self.name) == "window":
-            raise self._wrong_kind("find_sessions")
-        yield from self.fetch_pages(key, earliest_end, latest_start)
+        given = {**_key(key), **_times(earliest_end, latest_start)}
+        return self._rows("find_sessions", "get", given)
 
     def find_sessions_by_end(
         self, earliest_end: Time | None, latest_end: Time | None, *, limit: int | None = None
-    ) -> Iterator[StoreRow[Any, V]]:
+    ) -> RowIterator[Any, V]:
         """Yield the sessions of all keys that end between two times, both inclusive, by end."""
-        return self._flat(self.session_pages_by_end(earliest_end, latest_end, limit=limit))
-
-    def session_pages_by_end(
-        self, earliest_end: Time | None, latest_end: Time | None, *, limit: int | None = None
-    ) -> Iterator[list[StoreRow[Any, V]]]:
-        """Yield the rows of `find_sessions_by_end`, page by page."""
-        if self._asker.kind_of(self.name) != "session":
-            raise self._wrong_kind("find_sessions_by_end")
-        yield from self.fetch_all_pages(earliest_end, latest_end, limit=limit)
+        times = _times(earliest_end, latest_end)
+        return self._rows("find_sessions_by_end", "range", times, limit)
 
     def fetch_all(
         self, start: Time | None = None, end: Time | None = None, *, limit: int | None = None
-    ) -> Iterator[StoreRow[Any, V]]:
+    ) -> RowIterator[Any, V]:
         """Yield all windows that start, or sessions that end, between two times, in that order."""
-        return self._flat(self.fetch_all_pages(start, end, limit=limit))
-
-    def fetch_all_pages(
-        self, start: Time | None = None, end: Time | None = None, *, limit: int | None = None
-    ) -> Iterator[list[StoreRow[Any, V]]]:
-        """Yield the rows of `fetch_all`, page by page."""
-        if self._asker.kind_of(self.name) not in _TIMED | {None}:
-            raise self._wrong_kind("fetch_all")
-        yield from self._pages("range", _times(start, end), limit, is_timed=True)
+        return self._rows("fetch_all", "range", _times(start, end), limit)
 
     # -- all kinds -------------------------------------------------------------------------------
 
-    def all(self, *, limit: int | None = None) -> Iterator[StoreRow[K, V]]:
+    def all(self, *, limit: int | None = None) -> RowIterator[K, V]:
         """Yield all rows, in the order of the keys' bytes."""
-        return self._flat(self.all_pages(limit=limit))
-
-    def all_pages(self, *, limit: int | None = None) -> Iterator[list[StoreRow[K, V]]]:
-        """Yield all rows, page by page."""
-        yield from self._pages("range", {}, limit, is_timed=self._has_windows())
+        return self._rows("all", "range", {}, limit)
 
     def count(self) -> int:
         """Return the number of rows, which scans all of them."""
@@ -373,60 +319,53 @@ class RemoteStore(Generic[K, V]):
             start=start,
             position=position,
             snapshot=snapshot,
-            read=self._key_and_value,
+            read=lambda found: self._converted(
+                found, has_windows=self._has_windows(), is_deleted=found.get("deleted")
+            ),
         )
 
     # -- common parts ----------------------------------------------------------------------------
 
+    def _rows(
+        self, method: str, path: str, given: Parameters, limit: int | None = None
+    ) -> RowIterator[Any, V]:
+        """Return the rows of a method; it is refused when the first of them is requested."""
+        return RowIterator(self._pages(method, path, given, limit))
+
     def _pages(
-        self,
-        path: str,
-        given: Mapping[str, str | None],
-        limit: int | None,
-        *,
-        is_timed: bool = False,
-    ) -> Iterator[list[StoreRow[K, V]]]:
+        self, method: str, path: str, given: Parameters, limit: int | None
+    ) -> Iterator[list[StoreRow[Any, V]]]:
         if limit is not None and limit < 0:
             raise WrongQueryError(f"limit is how many rows at most, or None, and not {limit}")
+        if (refusal := self._refusal(method)) is not None:
+            raise refusal
+        has_windows = self._has_windows()
         after: str | None = None
         left = limit
         while left is None or left > 0:
             size = str(PAGE_ROWS if left is None else min(left, PAGE_ROWS))
             found = self._asker.ask(self.name, path, {**given, "limit": size, "after": after})
             if found is None or "rows" not in found:
-                raise self._wrong_kind("fetch")
-            yield [self._row(row, is_timed=is_timed) for row in found["rows"]]
+                raise self._wrong_kind(method)
+            yield [self._row(row, has_windows=has_windows) for row in found["rows"]]
             after = found["after"]
             if after is None:
                 return
-            if left is not None:
-                left -= len(found["rows"])
-
-    @staticmethod
-    def _flat(pages: Iterator[list[StoreRow[K, V]]]) -> Iterator[StoreRow[K, V]]:
-        return (row for page in pages for row in page)
-
-    def _key_and_value(self, found: Mapping[str, Any]) -> tuple[Any, V | None]:
-        is_timed = self._has_windows()
-        return self._converted(found, is_timed=is_timed, is_deleted=found.get("deleted"))
+            left = None if left is None else left - len(found["rows"])
 
     def _has_windows(self) -> bool:
-        return self._asker.kind_of(self.name) in _TIMED
+        return self._asker.kind_of(self.name) in ("window", "session")
 
-    def _keyed(
-        self, path: str, given: Mapping[str, str | None], limit: int | None
-    ) -> Iterator[list[StoreRow[K, V]]]:
-        if self._has_windows():
-            raise self._wrong_kind("range")
-        yield from self._pages(path, given, limit)
+    def _refusal(self, method: str) -> WrongQueryError | None:
+        """Return the error of a method that the kind of the store lacks."""
+        kind = self._asker.kind_of(self.name)
+        return None if kind is None else wrong_kind(self.name, kind, method)
 
-    def _wrong_kind(self, word: str) -> WrongQueryError:
-        kind = self._asker.kind_of(self.name) or "key-value"
-        refused = wrong_kind(self.name, kind, word)
-        return refused or WrongQueryError(f"store {self.name!r} of kind {kind} has no {word}")
+    def _wrong_kind(self, method: str) -> WrongQueryError:
+        return self._refusal(method) or WrongQueryError(f"store {self.name!r} has no {method}")
 
-    def _row(self, found: Mapping[str, Any], *, is_timed: bool = False) -> StoreRow[K, V]:
-        key, value = self._converted(found, is_timed=is_timed)
+    def _row(self, found: Mapping[str, Any], *, has_windows: bool = False) -> StoreRow[K, V]:
+        key, value = self._converted(found, has_windows=has_windows)
         return StoreRow(
             key=cast(K, key),
             value=cast(V, value),
@@ -435,11 +374,11 @@ class RemoteStore(Generic[K, V]):
         )
 
     def _converted(
-        self, found: Mapping[str, Any], *, is_timed: bool, is_deleted: bool | None = False
+        self, found: Mapping[str, Any], *, has_windows: bool, is_deleted: bool | None = False
     ) -> tuple[Any, V | None]:
         key, value = found["key"], found["value"]
         try:
-            if is_timed:
+            if has_windows:
                 window = Window(key["window"]["start_ms"], key["window"]["end_ms"])
                 key = Windowed(msgspec.convert(key["key"], self._key_type), window)
             else:
@@ -451,8 +390,8 @@ class RemoteStore(Generic[K, V]):
             ) from error
 
 
-def _json(key: object) -> str:
-    return msgspec.json.encode(to_document(key)).decode()
+def _json(key: object) -> str | None:
+    return None if key is None else msgspec.json.encode(to_document(key)).decode()
 
 
 def _key(key: object) -> dict[str, str | None]:
@@ -462,11 +401,8 @@ def _key(key: object) -> dict[str, str | None]:
 
 
 def _times(start: Time | None, end: Time | None) -> dict[str, str | None]:
-    return {
-        "from": None if start is None else _time(start),
-        "to": None if end is None else _time(end),
-    }
+    return {"from": _time(start), "to": _time(end)}
 
 
-def _time(time: Time) -> str:
-    return str(time) if isinstance(time, int) else time.isoformat()
+def _time(time: Time | None) -> str | None:
+    return time.isoformat() if isinstance(time, datetime) else None if time is None else str(time)

@@ -10,14 +10,14 @@ import asyncio
 import ssl
 import weakref
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
-from functools import partial
-from typing import Any, Generic, Literal, ParamSpec, Self, TypeVar
+from functools import partial, wraps
+from typing import Any, Concatenate, Generic, Literal, ParamSpec, Self, TypeVar
 
 from headrace.streams.client.changes import Change, Changes
-from headrace.streams.client.stores import ANY, Connection, RemoteStore, Time, connect
+from headrace.streams.client.stores import ANY, Connection, RemoteStore, RowIterator, connect
 from headrace.streams.config.secrets import Secret
 from headrace.streams.queries.answers import StoreRow
 from headrace.streams.queries.errors import ClosedConnectionError
@@ -26,6 +26,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 P = ParamSpec("P")
 R = TypeVar("R")
+S = TypeVar("S")
 
 AT_ONCE = 16
 """Maximum number of concurrent queries; further queries are queued."""
@@ -76,14 +77,6 @@ class _Threads:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._pool, partial(asks, *given, **named))
 
-    async def rows(
-        self, begin: Callable[[], Iterator[list[StoreRow[K, V]]]]
-    ) -> AsyncIterator[StoreRow[K, V]]:
-        pages = await self.call(begin)
-        while (page := await self.call(next, pages, None)) is not None:
-            for row in page:
-                yield row
-
     def close(self) -> None:
         # Queued queries are not cancelled, because their tasks are not: the closed client rejects
         # them.
@@ -121,6 +114,36 @@ class AsyncConnection:
         await self.close()
 
 
+def _awaited(
+    method: Callable[Concatenate[RemoteStore[K, V], P], R],
+) -> Callable[Concatenate[AsyncRemoteStore[K, V], P], Coroutine[Any, Any, R]]:
+    """Return the asynchronous form of a method of `RemoteStore`."""
+
+    @wraps(method)
+    async def call(self: AsyncRemoteStore[K, V], /, *args: P.args, **options: P.kwargs) -> R:
+        return await self._threads.call(method, self._store, *args, **options)
+
+    return call
+
+
+def _iterated(
+    method: Callable[Concatenate[RemoteStore[K, V], P], RowIterator[S, V]],
+) -> Callable[Concatenate[AsyncRemoteStore[K, V], P], AsyncIterator[StoreRow[S, V]]]:
+    """Return the asynchronous form of a method of `RemoteStore` that yields rows."""
+
+    @wraps(method)
+    async def rows(
+        self: AsyncRemoteStore[K, V], /, *args: P.args, **options: P.kwargs
+    ) -> AsyncIterator[StoreRow[S, V]]:
+        call = self._threads.call
+        pages = (await call(method, self._store, *args, **options)).pages
+        while (page := await call(next, pages, None)) is not None:
+            for row in page:
+                yield row
+
+    return rows
+
+
 class AsyncRemoteStore(Generic[K, V]):
     """Store of a remote application, with asynchronous methods of `RemoteStore`."""
 
@@ -131,75 +154,19 @@ class AsyncRemoteStore(Generic[K, V]):
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._store.name!r}>"
 
-    async def describe(self) -> Mapping[str, Any]:
-        """Return its description, and the position of each partition."""
-        return await self._threads.call(self._store.describe)
-
-    async def find(self, key: K, *, as_of: Time | None = None) -> StoreRow[K, V] | None:
-        """Return the row of a key, or None."""
-        return await self._threads.call(self._store.find, key, as_of=as_of)
-
-    async def get(self, key: K, *, as_of: Time | None = None) -> V | None:
-        """Return the value of a key, or None."""
-        return await self._threads.call(self._store.get, key, as_of=as_of)
-
-    async def get_many(self, keys: Iterable[K]) -> list[V | None]:
-        """Return the values of keys in order, with None for each missing key."""
-        return await self._threads.call(self._store.get_many, keys)
-
-    def range(
-        self, start: K | None, end: K | None, *, reverse: bool = False, limit: int | None = None
-    ) -> AsyncIterator[StoreRow[K, V]]:
-        """Yield the rows between two keys, both inclusive."""
-        return self._threads.rows(
-            partial(self._store.range_pages, start, end, reverse=reverse, limit=limit)
-        )
-
-    def prefix_scan(
-        self, prefix: Any, *, limit: int | None = None
-    ) -> AsyncIterator[StoreRow[K, V]]:
-        """Yield the rows whose serialized key starts with the prefix's bytes."""
-        return self._threads.rows(partial(self._store.prefix_pages, prefix, limit=limit))
-
-    def fetch(
-        self, key: Any, start: Time | None = None, end: Time | None = None
-    ) -> AsyncIterator[StoreRow[Any, V]]:
-        """Yield the key's windows that start between two times, or its sessions."""
-        return self._threads.rows(partial(self._store.fetch_pages, key, start, end))
-
-    def find_sessions(
-        self, key: Any, earliest_end: Time, latest_start: Time
-    ) -> AsyncIterator[StoreRow[Any, V]]:
-        """Yield the sessions of a key by earliest end and latest start, both inclusive."""
-        return self._threads.rows(
-            partial(self._store.session_pages, key, earliest_end, latest_start)
-        )
-
-    def find_sessions_by_end(
-        self, earliest_end: Time | None, latest_end: Time | None, *, limit: int | None = None
-    ) -> AsyncIterator[StoreRow[Any, V]]:
-        """Yield the sessions of all keys that end between two times, both inclusive, by end."""
-        return self._threads.rows(
-            partial(self._store.session_pages_by_end, earliest_end, latest_end, limit=limit)
-        )
-
-    def fetch_all(
-        self, start: Time | None = None, end: Time | None = None, *, limit: int | None = None
-    ) -> AsyncIterator[StoreRow[Any, V]]:
-        """Yield all windows that start, or sessions that end, between two times."""
-        return self._threads.rows(partial(self._store.fetch_all_pages, start, end, limit=limit))
-
-    def all(self, *, limit: int | None = None) -> AsyncIterator[StoreRow[K, V]]:
-        """Yield all rows, in the order of the keys' bytes."""
-        return self._threads.rows(partial(self._store.all_pages, limit=limit))
-
-    async def count(self) -> int:
-        """Return the number of rows, which scans all of them."""
-        return await self._threads.call(self._store.count)
-
-    async def approximate_num_entries(self) -> int:
-        """Return the approximate number of rows."""
-        return await self._threads.call(self._store.approximate_num_entries)
+    describe = _awaited(RemoteStore.describe)
+    find = _awaited(RemoteStore.find)
+    get = _awaited(RemoteStore.get)
+    get_many = _awaited(RemoteStore.get_many)
+    count = _awaited(RemoteStore.count)
+    approximate_num_entries = _awaited(RemoteStore.approximate_num_entries)
+    range = _iterated(RemoteStore.range)
+    prefix_scan = _iterated(RemoteStore.prefix_scan)
+    fetch = _iterated(RemoteStore.fetch)
+    find_sessions = _iterated(RemoteStore.find_sessions)
+    find_sessions_by_end = _iterated(RemoteStore.find_sessions_by_end)
+    fetch_all = _iterated(RemoteStore.fetch_all)
+    all = _iterated(RemoteStore.all)
 
     def changes(
         self,
