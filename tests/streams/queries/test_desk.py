@@ -55,7 +55,7 @@ def test_a_turn_answers_for_a_short_time_and_the_next_one_goes_on() -> None:
     desk, done = QueryQueue(clock), []
     desk.open()
     for _ in range(6):
-        desk.submit(ASKED, done.append)
+        desk.submit(ASKED).add_done_callback(done.append)
 
     def slow(_: StateQueryRequest) -> Outcome:
         clock.now_s += TURN_S * 0.4
@@ -71,8 +71,8 @@ def test_what_needs_more_turns_comes_again_and_holds_up_no_other() -> None:
     desk, done, asked = QueryQueue(), [], []
     other = StateQueryRequest("other", 0, 0)
     desk.open()
-    desk.submit(ASKED, lambda _: done.append("long"))
-    desk.submit(other, lambda _: done.append("short"))
+    desk.submit(ASKED).add_done_callback(lambda _: done.append("long"))
+    desk.submit(other).add_done_callback(lambda _: done.append("short"))
 
     def answer(question: StateQueryRequest) -> Outcome | None:
         asked.append(question)
@@ -90,7 +90,7 @@ def test_a_worker_that_is_asked_waits_less_long_for_records_and_then_as_before()
     desk = QueryQueue(clock)
     desk.open()
     assert desk.bounded(0.1) == 0.1
-    desk.submit(ASKED, lambda _: None)
+    desk.submit(ASKED)
     assert desk.bounded(0.1) == 0.0
     desk.turn(lambda _: SAID)
     assert (desk.bounded(0.1), desk.bounded(0.001)) == (POLL_S, 0.001)
@@ -100,7 +100,7 @@ def test_a_worker_that_is_asked_waits_less_long_for_records_and_then_as_before()
 
 def test_nobody_waits_for_a_worker_that_is_stuck_closed_or_asked_by_too_many() -> None:
     desk = QueryQueue()
-    with pytest.raises(UnansweredError, match="its worker is not at work"):
+    with pytest.raises(UnansweredError, match="its worker is not running"):
         desk.ask(ASKED, 30.0)
     desk.open()
     with pytest.raises(UnansweredError, match=r"did not answer within 0\.01 s"):
@@ -108,11 +108,8 @@ def test_nobody_waits_for_a_worker_that_is_stuck_closed_or_asked_by_too_many() -
     answered: list[StateQueryRequest] = []
     desk.turn(lambda question: answered.append(question) or SAID)
     assert answered == []  # nobody waits for it any more
-    left: list[Outcome] = []
-    for _ in range(WAITING_MAX):
-        desk.submit(ASKED, left.append)
-    with pytest.raises(UnansweredError, match="others wait for this worker's answers"):
+    left = [desk.submit(ASKED) for _ in range(WAITING_MAX)]
+    with pytest.raises(UnansweredError, match="queries wait for this worker"):
         desk.ask(ASKED, 30.0)
     desk.close()
-    assert len(left) == WAITING_MAX
-    assert all(isinstance(outcome, QueryRefusal) for outcome in left)
+    assert all(isinstance(future.result(0), QueryRefusal) for future in left)

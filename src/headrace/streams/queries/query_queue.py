@@ -9,6 +9,8 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
 from typing import Literal
 
 import msgspec
@@ -112,30 +114,26 @@ Workers = Callable[[], "dict[int, Ask] | None"]
 def silent(within_s: float) -> QueryRefusal:
     return QueryRefusal(
         f"its worker did not answer within {within_s:g} s: a batch, a commit or a function takes "
-        "that long, or the worker stands still; ask again later"
+        "longer, or the worker hangs. Ask again later"
     )
 
 
-class Awaited:
-    """Response that a thread waits for and another thread sets."""
+def resolve(future: Future[Outcome], outcome: Outcome) -> None:
+    """Set the outcome of a query, unless its caller has given up. Any thread."""
+    with suppress(InvalidStateError):
+        future.set_result(outcome)
 
-    def __init__(self) -> None:
-        self._outcome: Outcome | None = None
-        self._is_there = threading.Event()
 
-    def bring(self, outcome: Outcome) -> None:
-        """Wake the waiting thread; the first call wins. Any thread."""
-        if self._outcome is None:
-            self._outcome = outcome
-        self._is_there.set()
-
-    def wait(self, within_s: float) -> StateQueryResponse:
-        """Raise UnansweredError after `within_s`, or if the query is refused."""
-        self._is_there.wait(within_s)
-        outcome = self._outcome or silent(within_s)
-        if isinstance(outcome, QueryRefusal):
-            raise UnansweredError(outcome)
-        return outcome
+def await_response(future: Future[Outcome], within_s: float) -> StateQueryResponse:
+    """Raise UnansweredError after `within_s`, or if the query is refused."""
+    try:
+        outcome = future.result(within_s)
+    except TimeoutError:
+        future.cancel()
+        outcome = silent(within_s)
+    if isinstance(outcome, QueryRefusal):
+        raise UnansweredError(outcome)
+    return outcome
 
 
 # Queue between the threads that send queries and the worker's thread, which answers them.
@@ -154,23 +152,11 @@ ASKED_S = 1.0
 """Seconds after a query during which another query is likely."""
 POLL_S = 0.005
 """Poll time-out in seconds of a worker that receives queries."""
-_CLOSED = QueryRefusal("its worker is not at work; ask again later")
-_TOO_MANY = QueryRefusal(f"{WAITING_MAX} others wait for this worker's answers; ask again later")
+_CLOSED = QueryRefusal("its worker is not running. Ask again later")
+_TOO_MANY = QueryRefusal(f"{WAITING_MAX} queries wait for this worker already. Ask again later")
 
 Answer = Callable[[StateQueryRequest], Outcome | None]
 """Answers a query in the worker's thread; None if it must be retried."""
-
-
-class _Waiting:
-    """Query in the queue, with the callback for its outcome."""
-
-    __slots__ = ("done", "is_left", "question")
-
-    def __init__(self, question: StateQueryRequest, done: Callable[[Outcome], None]) -> None:
-        self.question = question
-        self.done = done
-        self.is_left = False
-        """Whether the caller has given up."""
 
 
 class QueryQueue:
@@ -178,40 +164,31 @@ class QueryQueue:
 
     def __init__(self, monotonic_s: Callable[[], float] = time.monotonic) -> None:
         self._monotonic_s = monotonic_s
-        self._waiting: deque[_Waiting] = deque()
+        self._waiting: deque[tuple[StateQueryRequest, Future[Outcome]]] = deque()
         self._lock = threading.Lock()
         self._is_open = False
         self._answered_s: float | None = None
 
     # -- any thread ------------------------------------------------------------------------------
 
-    def submit(
-        self, question: StateQueryRequest, done: Callable[[Outcome], None]
-    ) -> _Waiting | None:
-        """Enqueue a query; return its entry, to mark it if the caller gives up, or None if refused.
+    def submit(self, request: StateQueryRequest) -> Future[Outcome]:
+        """Enqueue a query, or refuse it immediately; cancel the future to give up.
 
-        `done` gets the outcome, in this thread or in the worker's, and must not block.
+        Callbacks of the future run in this thread or in the worker's, and must not block.
         """
-        waiting = _Waiting(question, done)
+        future: Future[Outcome] = Future()
         with self._lock:
-            refused = _CLOSED if not self._is_open else None
+            refused = None if self._is_open else _CLOSED
             if len(self._waiting) >= WAITING_MAX:
                 refused = _TOO_MANY
             if refused is None:
-                self._waiting.append(waiting)
-        if refused is None:
-            return waiting
-        done(refused)
-        return None
+                self._waiting.append((request, future))
+        if refused is not None:
+            future.set_result(refused)
+        return future
 
-    def ask(self, question: StateQueryRequest, within_s: float) -> StateQueryResponse:
-        awaited = Awaited()
-        waiting = self.submit(question, awaited.bring)
-        try:
-            return awaited.wait(within_s)
-        finally:
-            if waiting is not None:
-                waiting.is_left = True
+    def ask(self, request: StateQueryRequest, within_s: float) -> StateQueryResponse:
+        return await_response(self.submit(request), within_s)
 
     # -- the worker's thread ---------------------------------------------------------------------
 
@@ -225,8 +202,8 @@ class QueryQueue:
             self._is_open = False
             left = tuple(self._waiting)
             self._waiting.clear()
-        for one in left:
-            one.done(_CLOSED)
+        for _, future in left:
+            resolve(future, _CLOSED)
 
     def turn(self, answer: Answer) -> None:
         """Answer some of the waiting queries; the first call opens the queue."""
@@ -236,14 +213,14 @@ class QueryQueue:
             return
         begun_s = now_s = self._monotonic_s()
         for _ in range(len(self._waiting)):
-            waiting = self._waiting.popleft()
-            if waiting.is_left:
+            request, future = self._waiting.popleft()
+            if future.cancelled():
                 continue
-            outcome = answer(waiting.question)
+            outcome = answer(request)
             if outcome is None:
-                self._waiting.append(waiting)
+                self._waiting.append((request, future))
             else:
-                waiting.done(outcome)
+                resolve(future, outcome)
             now_s = self._monotonic_s()
             if now_s - begun_s >= TURN_S:
                 break
@@ -265,40 +242,40 @@ class QueryHandler:
     """Worker side of the query queue: answers between two batches."""
 
     def __init__(
-        self, desk: QueryQueue, tasks: Tasks, global_tables: GlobalTables, restorer: Restorer
+        self, queue: QueryQueue, tasks: Tasks, global_tables: GlobalTables, restorer: Restorer
     ) -> None:
-        self._desk = desk
-        self.bounded = desk.bounded
+        self._queue = queue
+        self.bounded = queue.bounded
         self._tasks = tasks
         self._global_tables = global_tables
         self._restorer = restorer
 
     def turn(self) -> None:
-        self._desk.turn(self.answer)
+        self._queue.turn(self.answer)
 
-    def answer(self, question: StateQueryRequest) -> Outcome | None:
+    def answer(self, request: StateQueryRequest) -> Outcome | None:
         """Return None if the query must be retried because more work is needed first."""
         try:
-            if question.sub_topology is None:
-                found = self._global_tables.committed(question.store)
-                return _not_here(question) if found is None else _said(question, *found)
-            return self._of_task(question, question.sub_topology)
+            if request.sub_topology is None:
+                found = self._global_tables.committed(request.store)
+                return _not_here(request) if found is None else _response(request, *found)
+            return self._of_task(request, request.sub_topology)
         except (StateError, KeyError) as error:
-            return QueryRefusal(f"its rows cannot be read: {error}; ask again later")
+            return QueryRefusal(f"its rows cannot be read: {error}. Ask again later")
 
-    def _of_task(self, question: StateQueryRequest, sub_topology: int) -> Outcome | None:
-        task_id = TaskId(sub_topology, question.partition)
+    def _of_task(self, request: StateQueryRequest, sub_topology: int) -> Outcome | None:
+        task_id = TaskId(sub_topology, request.partition)
         state, task = self._tasks.states().get(task_id, ("", None))
         if not state:
-            return _not_here(question)
+            return _not_here(request)
         if task is None or state != "running":
-            remaining = self._restorer.remaining().get((task_id, question.store))
-            return QueryRefusal(f"the task is {state}; ask again later", remaining=remaining)
-        home = task.state
-        return _said(question, home.store(question.store), home.position(question.store))
+            remaining = self._restorer.remaining().get((task_id, request.store))
+            return QueryRefusal(f"the task is {state}. Ask again later", remaining=remaining)
+        stores = task.state
+        return _response(request, stores.store(request.store), stores.position(request.store))
 
 
-def _bounded(values: list[bytes | None]) -> tuple[bytes | None, ...]:
+def _fitting(values: list[bytes | None]) -> tuple[bytes | None, ...]:
     """Return the first values that fit into a response, and at least the first value."""
     size = 0
     for number, value in enumerate(values, 1):
@@ -308,26 +285,26 @@ def _bounded(values: list[bytes | None]) -> tuple[bytes | None, ...]:
     return tuple(values)
 
 
-def _not_here(question: StateQueryRequest) -> QueryRefusal:
-    return QueryRefusal(f"this worker has no task with store {question.store!r}", is_elsewhere=True)
+def _not_here(request: StateQueryRequest) -> QueryRefusal:
+    return QueryRefusal(f"this worker has no task with store {request.store!r}", is_elsewhere=True)
 
 
-def _said(
-    question: StateQueryRequest, rows: CommittedStore, position: Position | None
+def _response(
+    request: StateQueryRequest, rows: CommittedStore, position: Position | None
 ) -> Outcome | None:
     if position is None:
         position = Position("", 0, 0, 0)
     at = (position.topic_id, position.offset, position.commit_id, position.wall_ms)
-    if question.what == "get":
-        return StateQueryResponse(*at, values=_bounded(rows.get_many(question.keys)))
-    if question.what == "count":
+    if request.what == "get":
+        return StateQueryResponse(*at, values=_fitting(rows.get_many(request.keys)))
+    if request.what == "count":
         return StateQueryResponse(*at, count=rows.approximate_count())
     if not isinstance(rows, MemoryStore):
-        return QueryRefusal(f"store {question.store!r} is on disk, where its rows are read")
+        return QueryRefusal(f"store {request.store!r} is on disk, where its rows are read")
     page = rows.page(
-        question.start,
-        question.end,
-        reverse=question.reverse,
+        request.start,
+        request.end,
+        reverse=request.reverse,
         most=ROWS_MAX,
         most_bytes=BYTES_MAX,
     )

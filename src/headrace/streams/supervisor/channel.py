@@ -18,7 +18,8 @@ from __future__ import annotations
 import socket
 import struct
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
@@ -33,11 +34,13 @@ from headrace.streams.kafka.unreached import Unreached
 from headrace.streams.logs import LogFormat
 from headrace.streams.metrics.snapshots import WorkerSnapshot
 from headrace.streams.queries.query_queue import (
-    Awaited,
     Outcome,
     QueryRefusal,
     StateQueryRequest,
     StateQueryResponse,
+    UnansweredError,
+    await_response,
+    resolve,
 )
 from headrace.streams.supervisor.worker_reports import Ended, Loaded, Status
 from headrace.streams.tasks.failures import FailureReport
@@ -46,8 +49,8 @@ FRAME_MAX = 64 << 20
 """Maximum size of a message, as large as a record can be; a larger message closes the channel."""
 _READ_BYTES = 256 << 10
 _LENGTH = struct.Struct(">I")
-_ENDED = QueryRefusal("its worker has ended; ask again later")
-_FULL = QueryRefusal("its worker reads no questions now; ask again later")
+_ENDED = QueryRefusal("its worker has ended. Ask again later")
+_FULL = QueryRefusal("its worker reads no queries now. Ask again later")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,36 +216,35 @@ class WorkerQueries:
         self._channel = channel
         self._lock = threading.Lock()
         self._numbers = count()
-        self._waiting: dict[int, Callable[[Outcome], None]] = {}
+        self._waiting: dict[int, Future[Outcome]] = {}
         self._is_over = False
 
     def ask(self, request: StateQueryRequest, within_s: float) -> StateQueryResponse:
-        awaited = Awaited()
+        future: Future[Outcome] = Future()
         with self._lock:
+            if self._is_over:
+                raise UnansweredError(_ENDED)
             number = next(self._numbers)
-            self._waiting[number] = awaited.bring
-            is_over = self._is_over
-        if is_over:
-            awaited.bring(_ENDED)
-        elif not self._channel.send(QueryCommand(number, request)):
-            awaited.bring(_FULL)
+            self._waiting[number] = future
+        if not self._channel.send(QueryCommand(number, request)):
+            resolve(future, _FULL)
         try:
-            return awaited.wait(within_s)
+            return await_response(future, within_s)
         finally:
             with self._lock:
                 self._waiting.pop(number, None)
 
     def on_answer(self, answer: Answer) -> None:
         with self._lock:
-            done = self._waiting.pop(answer.number, None)
+            future = self._waiting.pop(answer.number, None)
         outcome = answer.response or answer.refused
-        if done is not None and outcome is not None:
-            done(outcome)
+        if future is not None and outcome is not None:
+            resolve(future, outcome)
 
     def close(self) -> None:
         """Answer all waiting and later queries with the error that the worker has ended."""
         with self._lock:
             self._is_over = True
             waiting, self._waiting = self._waiting, {}
-        for done in waiting.values():
-            done(_ENDED)
+        for future in waiting.values():
+            resolve(future, _ENDED)

@@ -17,6 +17,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -93,7 +94,8 @@ class _Commands(threading.Thread):
             elif isinstance(message, SetLogLevel):
                 logs.set_level(message.level)
             elif isinstance(message, QueryCommand):
-                self.queue.submit(message.request, partial(self._answer, message.number))
+                future = self.queue.submit(message.request)
+                future.add_done_callback(partial(self._answer, message.number))
         if is_stopping:
             return
         log = get_logger()
@@ -105,7 +107,8 @@ class _Commands(threading.Thread):
             self._flush_log()
             os._exit(ExitCode.STOP_TIMEOUT)
 
-    def _answer(self, number: int, outcome: Outcome) -> None:
+    def _answer(self, number: int, future: Future[Outcome]) -> None:
+        outcome = future.result()
         if isinstance(outcome, StateQueryResponse):
             self._channel.send(Answer(number, response=outcome))
         else:
