@@ -206,7 +206,7 @@ def test_a_host_that_asks_a_silent_one_says_which_it_is(hosts: Hosts) -> None:
         with pytest.raises(NotReadableError) as refused:
             counts.count()
         assert f"host {stopped.url} does not answer" in str(refused.value)
-        assert "partition 1 of store 'counts' is there" in str(refused.value)
+        assert "partition 1 of store 'counts' cannot be read" in str(refused.value)
 
 
 def test_a_silent_host_is_waited_for_once(hosts: Hosts) -> None:

@@ -266,7 +266,7 @@ def test_a_silent_host_is_named_with_what_it_has(three: Hosts) -> None:
     assert code == 503
     assert found["host"] == second.endpoint
     assert f"{second.endpoint} does not answer" in found["error"]
-    assert "partition 1 of store 'counts' is there" in found["error"]
+    assert "partition 1 of store 'counts' cannot be read" in found["error"]
     codes = {first.get(f"/placed/v{key}")[0] for key in KEYS}
     assert codes == {200, 503}  # what others have is answered
     code, found = first.get("/counts/range?partial=true")
@@ -519,7 +519,7 @@ def test_no_answer_is_earlier_than_the_newest_row_of_one_before(
 def test_pieces_of_a_range_count_for_how_new_its_rows_may_be(
     three: Hosts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lock, before = threading.Lock(), asking.Hosts.at
+    lock, before = threading.Lock(), asking.FanOut.at
     first = three.hosts[0]
 
     def places() -> dict[int, int]:
@@ -536,7 +536,7 @@ def test_pieces_of_a_range_count_for_how_new_its_rows_may_be(
             return before(*arguments, **more)
 
     monkeypatch.setattr("headrace.streams_web.stores.routing.PIECE_MIN", 1)
-    monkeypatch.setattr(asking.Hosts, "at", at)
+    monkeypatch.setattr(asking.FanOut, "at", at)
     code, found = first.get("/counts/range?limit=7")
     assert (code, len(found["rows"]), len(ends) > 4) == (200, 7, True)
     shown = {place["partition"]: place for place in found["places"]}

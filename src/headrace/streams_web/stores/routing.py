@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from typing import Any, TypeVar
@@ -67,7 +67,7 @@ Make = Callable[[frozenset[int], bool], Asked]
 
 
 @dataclass(frozen=True, slots=True)
-class Word:
+class Operation:
     """A kind of query, with its path after the store's name.
 
     `here` answers it from the files of this host.
@@ -110,7 +110,7 @@ class Missing:
 
 
 class Hosts:
-    """Parallel queries to the hosts that have the partitions. Thread-safe."""
+    """Connections to other hosts, and threads for parallel queries. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -118,49 +118,7 @@ class Hosts:
         self._pool: ThreadPoolExecutor | None = None
         self._is_closed = False
 
-    def ask(
-        self,
-        queries: Queries,
-        word: Word,
-        asked: Asked,
-        partitions: Iterable[int],
-        make: Make,
-    ) -> tuple[list[PartialAnswer], list[Missing]]:
-        """Query partitions of a store on the hosts that have them; `make` creates the queries.
-
-        QueryError is raised if partitions have no answer, unless ``partial=true`` accepts the rest.
-        """
-        store = queries.stores[asked.name]
-        heard = queries.whereabouts.heard()
-        parts, missing = self._round(queries, word, heard, store, partitions, make)
-        if any(isinstance(one.error, NotHereError | UnreachedHostError) for one in missing):
-            heard = queries.whereabouts.heard(at_most_s=AGAIN_S)
-            still = [one for one in missing if _is_silent_still(heard, store, one)]
-            again = frozenset[int]().union(*(one.only for one in missing if one not in still))
-            more, missing = self._round(queries, word, heard, store, again, make)
-            parts += more
-            missing += still
-        if missing and asked.text("max_age") is not None:
-            missing = self._left(queries, word, heard, missing, make, parts)
-        if missing and not (parts and asked.flag("partial")):
-            raise missing[0].error
-        return parts, missing
-
-    def ask_any(self, queries: Queries, word: Word, asked: Asked) -> Answer:
-        """Query this host, or else other hosts in sequence, until a host answers."""
-        try:
-            return word.here(queries, asked)
-        except NotReadableError as error:
-            others = queries.whereabouts.heard().endpoints - {queries.host}
-            for host in sorted(others):
-                try:
-                    part = self.at(queries, word, host, asked, frozenset(), left=False)
-                except QueryError:
-                    continue
-                return part.found, part.code
-            raise error
-
-    def side_by_side(self, calls: Sequence[Callable[[], _T]]) -> list[_T]:
+    def in_parallel(self, calls: Sequence[Callable[[], _T]]) -> list[_T]:
         if len(calls) == 1:
             return [calls[0]()]
         with self._lock:
@@ -168,113 +126,10 @@ class Hosts:
                 raise StoppingError
             if self._pool is None:
                 self._pool = ThreadPoolExecutor(THREADS, "headrace-hosts")
-            under_way = [self._pool.submit(call) for call in calls]
-        return [one.result() for one in under_way]
+            futures = [self._pool.submit(call) for call in calls]
+        return [future.result() for future in futures]
 
-    def _round(
-        self,
-        queries: Queries,
-        word: Word,
-        heard: GroupDescription,
-        store: StoreDescriptor,
-        partitions: Iterable[int],
-        make: Make,
-    ) -> tuple[list[PartialAnswer], list[Missing]]:
-        by_owner: dict[str | None, set[int]] = {}
-        for one in partitions:
-            by_owner.setdefault(heard.host_of(store, one), set()).add(one)
-        calls = [
-            partial(self._tried, queries, word, heard, owner, frozenset(some), make)
-            for owner, some in by_owner.items()
-        ]
-        found = self.side_by_side(calls)
-        return (
-            [one for one in found if isinstance(one, PartialAnswer)],
-            [one for one in found if isinstance(one, Missing)],
-        )
-
-    def _tried(
-        self,
-        queries: Queries,
-        word: Word,
-        heard: GroupDescription,
-        owner: str | None,
-        only: frozenset[int],
-        make: Make,
-        *,
-        left: bool = False,
-    ) -> PartialAnswer | Missing:
-        try:
-            if owner is None:
-                raise _nobody(queries, heard, only)
-            return self.at(queries, word, owner, make(only, left), only, left=left)
-        except (NotReadableError, StoreInMemoryError) as error:
-            return Missing(only, owner, error)
-
-    def _left(
-        self,
-        queries: Queries,
-        word: Word,
-        heard: GroupDescription,
-        missing: list[Missing],
-        make: Make,
-        parts: list[PartialAnswer],
-    ) -> list[Missing]:
-        """Query rows that tasks have left on any host, and return the partitions without any."""
-        hosts = sorted(heard.endpoints | ({queries.host} if queries.host else set()))
-        still = []
-        for one in missing:
-            for partition in sorted(one.only):
-                only = frozenset([partition])
-                found = self.side_by_side(
-                    [
-                        partial(self._tried, queries, word, heard, host, only, make, left=True)
-                        for host in hosts
-                    ]
-                )
-                given = [part for part in found if isinstance(part, PartialAnswer)]
-                if given:
-                    parts.append(max(given, key=_offset))
-                else:
-                    still.append(Missing(only, one.host, one.error))
-        return still
-
-    def at(
-        self,
-        queries: Queries,
-        word: Word,
-        host: str,
-        asked: Asked,
-        only: frozenset[int],
-        *,
-        left: bool,
-    ) -> PartialAnswer:
-        """Query a single host; raise QueryError if it returns an error, or does not answer."""
-        if host == queries.host:
-            found, code = word.here(queries, asked)
-            return PartialAnswer(only, host, left, found, code)
-        assert queries.host is not None
-        waits_s = asked.wait_s() if asked.min_positions() else 0.0
-        try:
-            reply = self._host(host).ask(
-                asked.target(word.path),
-                asked.body or None,
-                headers=asked.headers(queries.host),
-                timeout_s=asked.within_s(word.timeout_s + waits_s),
-            )
-        except ClosedConnectionError as error:
-            raise StoppingError from error
-        except UnreachedHostError as error:
-            of = f"partition {_listed(only)} of " if only else ""
-            raise UnreachedHostError(
-                f"{error}; {of}store {asked.name!r} is there",
-                host=host,
-                is_silent=error.is_silent,
-            ) from error
-        _require_answer(reply, asked.name, host, only)
-        return PartialAnswer(only, host, left, reply.document, reply.code)
-
-    def _host(self, endpoint: str) -> HttpHost:
+    def connection(self, endpoint: str) -> HttpHost:
         with self._lock:
             if self._is_closed:
                 raise StoppingError
@@ -294,7 +149,134 @@ class Hosts:
             host.close()
 
 
-def _nobody(queries: Queries, heard: GroupDescription, only: frozenset[int]) -> NotReadableError:
+@dataclass(frozen=True, slots=True)
+class FanOut:
+    """A query of a store, sent to the hosts that have its partitions.
+
+    `make` creates the query of some partitions.
+    """
+
+    hosts: Hosts
+    queries: Queries
+    operation: Operation
+    asked: Asked
+    make: Make
+
+    def ask(self, partitions: Iterable[int]) -> tuple[list[PartialAnswer], list[Missing]]:
+        """Query partitions on the hosts that have them.
+
+        QueryError is raised if partitions have no answer, unless ``partial=true`` accepts the rest.
+        """
+        store = self.queries.stores[self.asked.name]
+        heard = self.queries.whereabouts.heard()
+        parts, missing = self._round(heard, store, partitions)
+        if any(isinstance(one.error, NotHereError | UnreachedHostError) for one in missing):
+            heard = self.queries.whereabouts.heard(at_most_s=AGAIN_S)
+            still = [one for one in missing if _is_silent_still(heard, store, one)]
+            again = frozenset[int]().union(*(one.only for one in missing if one not in still))
+            more, missing = self._round(heard, store, again)
+            parts += more
+            missing += still
+        if missing and self.asked.text("max_age") is not None:
+            missing = self._left(heard, missing, parts)
+        if missing and not (parts and self.asked.flag("partial")):
+            raise missing[0].error
+        return parts, missing
+
+    def ask_any(self) -> Answer:
+        """Query this host, or else other hosts in sequence, until a host answers."""
+        try:
+            return self.operation.here(self.queries, self.asked)
+        except NotReadableError as error:
+            others = self.queries.whereabouts.heard().endpoints - {self.queries.host}
+            for host in sorted(others):
+                try:
+                    part = self.at(host, self.asked, frozenset(), left=False)
+                except QueryError:
+                    continue
+                return part.found, part.code
+            raise error
+
+    def _round(
+        self, heard: GroupDescription, store: StoreDescriptor, partitions: Iterable[int]
+    ) -> tuple[list[PartialAnswer], list[Missing]]:
+        by_owner: dict[str | None, set[int]] = {}
+        for one in partitions:
+            by_owner.setdefault(heard.host_of(store, one), set()).add(one)
+        calls = [
+            partial(self._try, heard, owner, frozenset(some)) for owner, some in by_owner.items()
+        ]
+        found = self.hosts.in_parallel(calls)
+        return (
+            [one for one in found if isinstance(one, PartialAnswer)],
+            [one for one in found if isinstance(one, Missing)],
+        )
+
+    def _try(
+        self,
+        heard: GroupDescription,
+        owner: str | None,
+        only: frozenset[int],
+        *,
+        left: bool = False,
+    ) -> PartialAnswer | Missing:
+        try:
+            if owner is None:
+                raise _no_owner(self.queries, heard, only)
+            return self.at(owner, self.make(only, left), only, left=left)
+        except (NotReadableError, StoreInMemoryError) as error:
+            return Missing(only, owner, error)
+
+    def _left(
+        self, heard: GroupDescription, missing: list[Missing], parts: list[PartialAnswer]
+    ) -> list[Missing]:
+        """Query rows that tasks have left on any host, and return the partitions without any."""
+        here = self.queries.host
+        hosts = sorted(heard.endpoints | ({here} if here else set()))
+        still = []
+        for one in missing:
+            for partition in sorted(one.only):
+                only = frozenset([partition])
+                calls = [partial(self._try, heard, host, only, left=True) for host in hosts]
+                found = [
+                    part
+                    for part in self.hosts.in_parallel(calls)
+                    if isinstance(part, PartialAnswer)
+                ]
+                if found:
+                    parts.append(max(found, key=_offset))
+                else:
+                    still.append(Missing(only, one.host, one.error))
+        return still
+
+    def at(self, host: str, asked: Asked, only: frozenset[int], *, left: bool) -> PartialAnswer:
+        """Query a single host; raise QueryError if it returns an error, or does not answer."""
+        if host == self.queries.host:
+            found, code = self.operation.here(self.queries, asked)
+            return PartialAnswer(only, host, left, found, code)
+        assert self.queries.host is not None
+        wait_s = asked.wait_s() if asked.min_positions() else 0.0
+        try:
+            reply = self.hosts.connection(host).ask(
+                asked.target(self.operation.path),
+                asked.body or None,
+                headers=asked.headers(self.queries.host),
+                timeout_s=asked.within_s(self.operation.timeout_s + wait_s),
+            )
+        except ClosedConnectionError as error:
+            raise StoppingError from error
+        except UnreachedHostError as error:
+            of = f"partition {_listed(only)} of " if only else ""
+            raise UnreachedHostError(
+                f"{of}store {asked.name!r} cannot be read: {error}",
+                host=host,
+                is_silent=error.is_silent,
+            ) from error
+        _require_answer(reply, asked.name, host, only)
+        return PartialAnswer(only, host, left, reply.document, reply.code)
+
+
+def _no_owner(queries: Queries, heard: GroupDescription, only: frozenset[int]) -> NotReadableError:
     which = f"partition {_listed(only)}"
     if not heard.endpoints:
         return NotReadableError(
@@ -350,6 +332,41 @@ LASTS = "headrace.lasts"
 """Key in the ASGI scope of a request with an event stream: its connection stays open."""
 
 
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """A query of a store whose rows are on several hosts."""
+
+    hosts: Hosts
+    queries: Queries
+    asked: Asked
+    reader: StoreReader[Any, Any]
+    partitions: int
+
+    def partition_of(self, key: bytes) -> int:
+        return partition_for_key(key, self.partitions)
+
+    def others(self, known: Iterable[int] = ()) -> frozenset[int]:
+        return frozenset(range(self.partitions)).difference(known)
+
+    def ask(
+        self, operation: Operation, partitions: Iterable[int], make: Make | None = None
+    ) -> tuple[list[PartialAnswer], list[Missing]]:
+        return self.fan_out(operation, make or self.sent).ask(partitions)
+
+    def fan_out(self, operation: Operation, make: Make) -> FanOut:
+        return FanOut(self.hosts, self.queries, operation, self.asked, make)
+
+    def sent(
+        self,
+        only: frozenset[int],
+        left: bool,
+        *,
+        body: bytes | None = None,
+        **changed: str | None,
+    ) -> Asked:
+        return self.asked.sent_on(only, self.partitions, left=left, body=body, **changed)
+
+
 # Rows of a store on all hosts, for a subscription that continues with the changes.
 #
 # Each page is requested from the host that currently has the partition, and contains its changelog
@@ -365,28 +382,16 @@ class RowsOfHosts:
     """Rows of a store on all hosts, for a follower of its changes.
 
     Args:
-        asked: the query for the store, without other parameters.
-        of: partition count of the store.
+        spread: the store; its query has no other parameters.
         key: encoded key if only its rows are requested; None for all rows.
         counts: query that every readable partition answers.
         pieces: query for a page.
     """
 
     def __init__(
-        self,
-        hosts: Hosts,
-        queries: Queries,
-        asked: Asked,
-        of: int,
-        *,
-        key: bytes | None,
-        counts: Word,
-        pieces: Word,
+        self, spread: Spread, key: bytes | None, *, counts: Operation, pieces: Operation
     ) -> None:
-        self._hosts = hosts
-        self._queries = queries
-        self._asked = asked
-        self._of = of
+        self._spread = spread
         self._key = key
         self._counts = counts
         self._pieces = pieces
@@ -396,10 +401,7 @@ class RowsOfHosts:
         return found
 
     def require_all(self, partitions: frozenset[int]) -> None:
-        def make(only: frozenset[int], left: bool) -> Asked:
-            return self._asked.sent_on(only, self._of, left=left)
-
-        self._hosts.ask(self._queries, self._counts, self._asked, partitions, make)
+        self._spread.ask(self._counts, partitions)
 
     def pieces(self, partitions: frozenset[int]) -> Iterator[Piece[Any]]:
         for partition in sorted(partitions):
@@ -414,17 +416,11 @@ class RowsOfHosts:
 
     def _piece(self, partition: int, after: str | None) -> PartialAnswer:
         of = None if self._key is None else self._key.hex()
-
-        def make(only: frozenset[int], left: bool) -> Asked:
-            return self._asked.sent_on(
-                only, self._of, left=left, piece="true", piece_of=of, after=after
-            )
-
-        ask = partial(self._hosts.ask, self._queries, self._pieces, self._asked, [partition], make)
+        make = partial(self._spread.sent, piece="true", piece_of=of, after=after)
         give_up_s = time.monotonic() + PATIENCE_S
         while True:
             try:
-                ((part,), _) = ask()
+                ((part,), _) = self._spread.ask(self._pieces, [partition], make)
             except NotReadableError:
                 if time.monotonic() > give_up_s:
                     raise
@@ -445,39 +441,25 @@ class SentElsewhereError(Exception):
         self.url = url
 
 
-@dataclass(frozen=True, slots=True)
-class _Spread:
-    """Store whose rows are on several hosts."""
-
-    reader: StoreReader[Any, Any]
-    partitions: int
-
-    def partition_of(self, key: bytes) -> int:
-        return partition_for_key(key, self.partitions)
-
-    def others(self, known: Iterable[int]) -> frozenset[int]:
-        return frozenset(range(self.partitions)).difference(known)
-
-
 class RoutedStores:
     """Stores of all hosts, each query routed to the host of its partition. Thread-safe."""
 
     def __init__(self, local: LocalStores) -> None:
         self._local = local
         self._hosts = Hosts()
-        self._store = Word("", local.store)
-        self._get = Word("get", local.of_key)
-        self._many = Word("get", local.of_keys)
-        self._range = Word("range", local.between)
-        self._prefix = Word("prefix", local.beginning)
-        self._count = Word("count", local.count)
-        self._exactly = Word("count", local.count, COUNT_S)
+        self._store = Operation("", local.store)
+        self._get = Operation("get", local.of_key)
+        self._many = Operation("get", local.of_keys)
+        self._range = Operation("range", local.between)
+        self._prefix = Operation("prefix", local.beginning)
+        self._count = Operation("count", local.count)
+        self._exactly = Operation("count", local.count, COUNT_S)
 
     def store(self, queries: Queries, asked: Asked) -> Answer:
         spread = self._spread(queries, asked)
         if spread is None:
             return self._anywhere(queries, self._store, asked)
-        parts, missing = self._everywhere(queries, self._store, asked, spread)
+        parts, missing = spread.ask(self._store, spread.others())
         return {**parts[0].found, **_whole(parts, missing)}, 200
 
     def of_key(self, queries: Queries, asked: Asked) -> Answer:
@@ -489,21 +471,17 @@ class RoutedStores:
         reader = spread.reader
         at = spread.partition_of(asked.read_key(asked.key, reader.key_serde, reader.name))
         if asked.route == "redirect":
-            self._send(queries, asked, spread, at)
-        found = self._of_key_at(queries, asked, spread, [at])
+            self._redirect(spread, at)
+        found = self._of_key_at(spread, [at])
         if (_is_none(found[0]) and not reader.store.is_placed) and spread.partitions > 1:
-            others = self._of_key_at(queries, asked, spread, spread.others([at]))
+            others = self._of_key_at(spread, spread.others([at]))
             if not _is_none(others[0]):
                 return others
             found[0]["places"] += others[0]["places"]
         return found
 
-    def _of_key_at(
-        self, queries: Queries, asked: Asked, spread: _Spread, partitions: Iterable[int]
-    ) -> Answer:
-        parts, missing = self._hosts.ask(
-            queries, self._get, asked, partitions, partial(_sent, asked, spread)
-        )
+    def _of_key_at(self, spread: Spread, partitions: Iterable[int]) -> Answer:
+        parts, missing = spread.ask(self._get, partitions)
         some = [part for part in parts if not _is_none(part.found)]
         if some:
             return _without_cursors(some[0].found), some[0].code
@@ -511,10 +489,10 @@ class RoutedStores:
 
     def _of_key_here(self, queries: Queries, asked: Asked) -> Answer:
         """Raise NotHereError if another host has the partition of the key."""
-        store = queries.reader(asked.name).store
+        reader = queries.reader(asked.name)
+        store = reader.store
         if queries.host is None or store.is_global:
             return self._local.of_key(queries, asked)
-        reader = queries.reader(asked.name)
         key = asked.read_key(asked.key, reader.key_serde, reader.name)
         try:
             heard = queries.whereabouts.heard()
@@ -525,18 +503,18 @@ class RoutedStores:
         owner = heard.host_of(store, at)
         if owner is not None and owner != queries.host and store.is_placed:
             raise NotHereError(
-                f"partition {at} of store {store.name!r} is on host {owner}; ask that one, or "
+                f"partition {at} of store {store.name!r} is on host {owner}. Query that host, or "
                 "leave out route=none",
                 partition=at,
                 host=owner,
             )
         return self._local.of_key(queries, asked)
 
-    def _send(self, queries: Queries, asked: Asked, spread: _Spread, at: int) -> None:
+    def _redirect(self, spread: Spread, at: int) -> None:
         """Redirect the client to the host of a partition, unless it is this host."""
-        owner = queries.whereabouts.heard().host_of(spread.reader.store, at)
-        if owner is not None and owner != queries.host:
-            there = asked.sent_on([at], spread.partitions, route="none")
+        owner = spread.queries.whereabouts.heard().host_of(spread.reader.store, at)
+        if owner is not None and owner != spread.queries.host:
+            there = spread.sent(frozenset([at]), left=False, route="none")
             raise SentElsewhereError(f"http://{owner}{there.target('get')}")
 
     def of_keys(self, queries: Queries, asked: Asked) -> Answer:
@@ -549,14 +527,16 @@ class RoutedStores:
         wanted: dict[int, list[int]] = {}
         for index, partition in enumerate(at):
             wanted.setdefault(partition, []).append(index)
-        parts, missing = self._rows_of(queries, asked, spread, documents, rows, wanted)
+        parts, missing = self._rows_of(spread, documents, rows, wanted)
         left = [index for index, row in enumerate(rows) if row is None]
         gone = frozenset[int]().union(*(one.only for one in missing))
         if left and not spread.reader.store.is_placed and spread.partitions > 1:
             places = [place for part in parts if not part.left for place in part.found["places"]]
-            later = asked.behind(places)  # a task may have moved to a host that is behind
-            anywhere = dict.fromkeys(spread.others(()), left)
-            more, others = self._rows_of(queries, later, spread, documents, rows, anywhere)
+            # A task may have moved to a host that is behind.
+            later = replace(spread, asked=asked.behind(places))
+            more, others = self._rows_of(
+                later, documents, rows, dict.fromkeys(spread.others(), left)
+            )
             parts, missing = parts + more, missing + others
         answer = {"rows": rows, **_whole(parts, missing)}
         if missing:
@@ -567,9 +547,7 @@ class RoutedStores:
 
     def _rows_of(
         self,
-        queries: Queries,
-        asked: Asked,
-        spread: _Spread,
+        spread: Spread,
         documents: list[Any],
         rows: list[Any],
         wanted: Mapping[int, list[int]],
@@ -580,48 +558,46 @@ class RoutedStores:
             return sorted({index for partition in only for index in wanted[partition]})
 
         def make(only: frozenset[int], left: bool) -> Asked:
-            body = _body(documents[index] for index in meant(only))
-            return asked.sent_on(only, spread.partitions, left=left, body=body)
+            keys = [documents[index] for index in meant(only)]
+            return spread.sent(only, left, body=msgspec.json.encode({"keys": keys}))
 
-        parts, missing = self._hosts.ask(queries, self._many, asked, wanted, make)
+        parts, missing = spread.fan_out(self._many, make).ask(wanted)
         for part in parts:
             for index, row in zip(meant(part.only), part.found["rows"], strict=True):
                 rows[index] = rows[index] if row is None else row
         return parts, missing
 
     def between(self, queries: Queries, asked: Asked) -> Answer:
-        return self._gathered(queries, self._range, asked, reverse=asked.flag("reverse"))
+        return self._merged(queries, self._range, asked, reverse=asked.flag("reverse"))
 
     def beginning(self, queries: Queries, asked: Asked) -> Answer:
-        return self._gathered(queries, self._prefix, asked)
+        return self._merged(queries, self._prefix, asked)
 
     def count(self, queries: Queries, asked: Asked) -> Answer:
         is_exact = asked.flag("exact")
-        word = self._exactly if is_exact else self._count
+        operation = self._exactly if is_exact else self._count
         spread = self._spread(queries, asked)
         if spread is None:
-            return self._anywhere(queries, word, asked)
-        parts, missing = self._everywhere(queries, word, asked, spread)
+            return self._anywhere(queries, operation, asked)
+        parts, missing = spread.ask(operation, spread.others())
         count = sum(part.found["count"] for part in parts)
         return {"count": count, "exact": is_exact, **_whole(parts, missing)}, 200
 
-    def _gathered(
-        self, queries: Queries, word: Word, asked: Asked, *, reverse: bool = False
+    def _merged(
+        self, queries: Queries, operation: Operation, asked: Asked, *, reverse: bool = False
     ) -> Answer:
         """Merge a page of rows of all hosts in the order of their keys."""
         spread = self._spread(queries, asked)
         if spread is None:
-            return self._anywhere(queries, word, asked)
+            return self._anywhere(queries, operation, asked)
         limit = asked.limit()
         owners = queries.whereabouts.heard().endpoints
         # The likely share of a host; further rows are requested as needed.
         piece = str(min(limit + 1, max(PIECE_MIN, 2 * limit // max(1, len(owners)))))
-
-        def make(only: frozenset[int], left: bool, after: str | None = None) -> Asked:
-            going_on = asked.text("after") if after is None else after
-            return asked.sent_on(only, spread.partitions, left=left, limit=piece, after=going_on)
-
-        parts, missing = self._hosts.ask(queries, word, asked, spread.others(()), make)
+        fan_out = spread.fan_out(
+            operation, partial(spread.sent, limit=piece, after=asked.text("after"))
+        )
+        parts, missing = fan_out.ask(spread.others())
 
         def rows_of(part: PartialAnswer) -> Iterator[tuple[bytes, int, dict[str, Any]]]:
             while True:
@@ -631,8 +607,8 @@ class RoutedStores:
                 after = part.found["after"]
                 if after is None:
                     return
-                question = make(part.only, part.left, after)
-                part = self._hosts.at(queries, word, part.host, question, part.only, left=part.left)
+                rest = spread.sent(part.only, part.left, limit=piece, after=after)
+                part = fan_out.at(part.host, rest, part.only, left=part.left)
                 parts.append(part)
 
         merged = heapq.merge(*map(rows_of, [*parts]), key=lambda one: one[:2], reverse=reverse)
@@ -646,29 +622,21 @@ class RoutedStores:
         spread = self._spread(queries, asked)
         if spread is None:
             return None
-        return RowsOfHosts(
-            self._hosts,
-            queries,
-            asked,
-            spread.partitions,
-            key=key,
-            counts=self._count,
-            pieces=self._range,
-        )
+        return RowsOfHosts(spread, key, counts=self._count, pieces=self._range)
 
     # -- shared ----------------------------------------------------------------------------------
 
-    def _spread(self, queries: Queries, asked: Asked) -> _Spread | None:
+    def _spread(self, queries: Queries, asked: Asked) -> Spread | None:
         """Return None if this host alone can answer."""
         reader, route = queries.reader(asked.name), asked.route
         store = reader.store
-        if queries.host is None or asked.asker is not None or route == "none":
-            return None
-        if store.is_global:
+        if queries.host is None or asked.asker is not None or route == "none" or store.is_global:
             return None
         assert store.sub_topology is not None, store.name
         if asked.only is not None:
-            raise WrongQueryError("partitions go with route=none: all hosts are asked without it")
+            raise WrongQueryError(
+                "partitions= requires route=none. Leave it out to query all hosts"
+            )
         heard = queries.whereabouts.heard()
         partitions = heard.partitions.get(store.sub_topology)
         require_read(queries, asked, partitions)
@@ -677,35 +645,19 @@ class RoutedStores:
             return None
         if partitions is None:
             raise NotReadableError(
-                f"topics that store {store.name!r} follows do not exist now; ask again later"
+                f"input topics of store {store.name!r} do not exist now. Ask again later"
             )
-        return _Spread(reader, partitions)
+        return Spread(self._hosts, queries, asked, reader, partitions)
 
-    def _anywhere(self, queries: Queries, word: Word, asked: Asked) -> Answer:
+    def _anywhere(self, queries: Queries, operation: Operation, asked: Asked) -> Answer:
         """Answer from a single host: this host, or any host for a global table."""
-        is_global = queries.stores[asked.name].is_global
-        if queries.host is None or asked.asker is not None or not is_global:
-            return word.here(queries, asked)
-        if asked.route == "none":
-            return word.here(queries, asked)
-        return self._hosts.ask_any(queries, word, asked)
-
-    def _everywhere(
-        self, queries: Queries, word: Word, asked: Asked, spread: _Spread
-    ) -> tuple[list[PartialAnswer], list[Missing]]:
-        make = partial(_sent, asked, spread)
-        return self._hosts.ask(queries, word, asked, spread.others(()), make)
+        is_of_client = asked.asker is None and asked.route != "none"
+        if queries.host is None or not is_of_client or not queries.stores[asked.name].is_global:
+            return operation.here(queries, asked)
+        return FanOut(self._hosts, queries, operation, asked, lambda *_: asked).ask_any()
 
     def close(self) -> None:
         self._hosts.close()
-
-
-def _sent(asked: Asked, spread: _Spread, only: frozenset[int], left: bool) -> Asked:
-    return asked.sent_on(only, spread.partitions, left=left)
-
-
-def _body(documents: Iterable[Any]) -> bytes:
-    return msgspec.json.encode({"keys": list(documents)})
 
 
 def _is_none(found: dict[str, Any]) -> bool:

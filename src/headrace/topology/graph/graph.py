@@ -292,10 +292,6 @@ class OperatorNode(Node):
         return self if spec is self.spec else replace(self, spec=spec)
 
     @property
-    def word(self) -> str:
-        return "Operator"  # stored in the description of the deployed topology
-
-    @property
     def stores(self) -> tuple[str, ...]:
         return self.uses
 
