@@ -51,7 +51,7 @@ def open_web(
     """
     try:
         # Imported by name: this package must not depend on `streams_web`.
-        serve = import_module("headrace.streams_web.server").WebServer
+        serve = import_module("headrace.streams_web.server").HttpServer
     except ImportError as error:
         if (error.name or "").partition(".")[0] not in NEEDED:
             raise
