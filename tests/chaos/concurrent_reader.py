@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import threading
+import time
 from collections.abc import Mapping
 
 import confluent_kafka
@@ -28,9 +30,16 @@ class ConcurrentReader:
         }
         self._stopping = threading.Event()
         self._failure: Exception | None = None
-        self._consumer = confluent_kafka.Consumer(
+        self._bootstrap = bootstrap
+        self._consumer = self._new_consumer()
+        self._starts = {(t, p): 0 if from_start else self._end_of(t, p) for t, p in self._places}
+        self._seen = {self._places[at]: Observations(start) for at, start in self._starts.items()}
+        self._thread = threading.Thread(target=self._run, name="concurrent-reader", daemon=True)
+
+    def _new_consumer(self) -> confluent_kafka.Consumer:
+        return confluent_kafka.Consumer(
             {
-                "bootstrap.servers": bootstrap,
+                "bootstrap.servers": self._bootstrap,
                 "group.id": "reads-without-a-group",
                 "enable.auto.commit": False,
                 "isolation.level": "read_committed",
@@ -39,9 +48,6 @@ class ConcurrentReader:
                 "log_level": 2,
             }
         )
-        self._starts = {(t, p): 0 if from_start else self._end_of(t, p) for t, p in self._places}
-        self._seen = {self._places[at]: Observations(start) for at, start in self._starts.items()}
-        self._thread = threading.Thread(target=self._run, name="concurrent-reader", daemon=True)
 
     def _end_of(self, topic: str, partition: int) -> int:
         place = confluent_kafka.TopicPartition(topic, partition)
@@ -70,18 +76,41 @@ class ConcurrentReader:
         """
         self._stopping.set()
         self._thread.join()
-        self._consumer.close()
+        # The threads of librdkafka may wait for each other for ever (its issue 5476).
+        closing = threading.Thread(target=self._consumer.close, daemon=True)
+        closing.start()
+        closing.join(_CLOSE_S)
         if self._failure is not None:
             raise self._failure
         return self._seen
 
     def _run(self) -> None:
         try:
+            last_s = time.monotonic()
             while not self._stopping.is_set():
-                for message in self._consumer.consume(5000, 0.2):
+                messages = self._consumer.consume(5000, 0.2)
+                for message in messages:
                     self._see(message)
+                if messages:
+                    last_s = time.monotonic()
+                elif time.monotonic() - last_s > _SILENT_S:
+                    self._replace_consumer()
+                    last_s = time.monotonic()
         except Exception as error:
             self._failure = error
+
+    def _replace_consumer(self) -> None:
+        """Go on with another client; the former is left as it is, because to close it may hang."""
+        # To destroy it may hang as well, also at the end of the process.
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._consumer))
+        self._consumer = self._new_consumer()
+        self._consumer.assign(
+            [
+                confluent_kafka.TopicPartition(t, p, max([start - 1, *seen.offsets]) + 1)
+                for (t, p), start in self._starts.items()
+                for seen in [self._seen[self._places[t, p]]]
+            ]
+        )
 
     def _see(self, message: confluent_kafka.Message) -> None:
         error = message.error()
@@ -97,6 +126,10 @@ class ConcurrentReader:
         known_by = digest(message.key(), message.value(), message.timestamp()[1])
         self._seen[self._places[name, partition]].see(offset, known_by)
 
+
+_CLOSE_S = 10.0
+_SILENT_S = 60.0
+"""After so long without a record a client is taken for one whose threads wait for each other."""
 
 _PASSING = {
     confluent_kafka.KafkaError._ALL_BROKERS_DOWN,

@@ -21,7 +21,9 @@ from tests.support.processes import IMPORT_PATH, wait_until
 from tests.support.topics import Topics
 
 APP = """
+import ctypes
 import time
+from pathlib import Path
 from headrace.streams import KafkaStreams, serdes
 from headrace.topology import StreamsBuilder
 
@@ -32,6 +34,9 @@ def step(value):
         print("hanging", flush=True)
         while True:
             time.sleep(1)
+    if value == "freeze" and not Path("frozen").exists():
+        Path("frozen").touch()
+        ctypes.PyDLL(None).pause()  # without end, and with Python's lock
     return value
 
 builder = StreamsBuilder()

@@ -1,4 +1,4 @@
-"""Calls that the client does not end are ended for it."""
+"""Calls that do not return have a time limit."""
 
 from __future__ import annotations
 
@@ -8,7 +8,13 @@ import confluent_kafka
 import pytest
 
 from headrace.streams.errors import OutcomeUnknownError
-from headrace.streams.kafka.connectivity import BoundedProducer, BrokerState, in_time
+from headrace.streams.kafka import connectivity
+from headrace.streams.kafka.connectivity import (
+    BoundedConsumer,
+    BoundedProducer,
+    BrokerState,
+    in_time,
+)
 from headrace.streams.kafka.transactional_producer import TransactionalProducer
 from headrace.streams.testing.memory_worker import EventLog
 
@@ -52,6 +58,34 @@ def test_a_call_is_given_up_sooner_when_a_broker_has_failed_meanwhile() -> None:
     with pytest.raises(OutcomeUnknownError, match=r"does not come back .* within 3\.5 s"):
         producer.send_offsets_to_transaction([], object(), 60.0)
     failing.join()
+
+
+class Deadlocked(confluent_kafka.Consumer):
+    """A client whose threads wait for each other."""
+
+    def close(self) -> None:
+        threading.Event().wait()
+
+
+class BoundedDeadlocked(BoundedConsumer, Deadlocked):
+    """The same, bounded."""
+
+
+def test_a_consumer_that_never_closes_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connectivity, "_CLOSE_S", 0.1)
+    log = EventLog()
+    monkeypatch.setattr(connectivity, "get_logger", lambda: log)
+    BoundedDeadlocked({"bootstrap.servers": "localhost:1", "group.id": "g"}).close()
+    (logged,) = log.events
+    assert logged["event"] == "client_not_closed"
+    assert "5476" in logged["reason"]
+
+
+def test_a_consumer_closes() -> None:
+    consumer = BoundedConsumer({"bootstrap.servers": "localhost:1", "group.id": "g"})
+    consumer.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        consumer.poll(0)
 
 
 def test_what_the_client_says_is_raised_to_the_caller() -> None:

@@ -202,6 +202,39 @@ def test_a_silent_worker_that_ends_is_not_heard_of_again() -> None:
     assert scene.log.named("worker_heard") == []
 
 
+def test_a_worker_that_is_silent_when_the_group_has_removed_it_is_killed_and_restarted() -> None:
+    scene = silent_scene()
+    silent = scene.process(1)
+    go_on(scene, 0, seconds=300)
+    assert scene.log.named("worker_killed") == []
+    go_on(scene, 0, seconds=5)
+    (killed,) = scene.log.named("worker_killed")
+    assert (killed["worker_index"], killed["pid"]) == (1, silent.pid)
+    assert "consumer.max.poll.interval.ms" in killed["reason"]
+    assert scene.process(1) is not silent
+    (crashed,) = scene.log.named("worker_crashed")
+    assert crashed["outcome"] == "killed by SIGKILL"
+
+
+def test_a_worker_that_was_killed_and_is_silent_again_is_killed_again() -> None:
+    scene = silent_scene()
+    for times in (1, 2):
+        go_on(scene, 0, seconds=310)
+        assert len(scene.log.named("worker_killed")) == times
+        go_on(scene, 0, 1, seconds=5)
+        running = Status("running", 1, 0, 0, 5, 1, None, scene.now_s)
+        scene.process(1).unread.append(running)
+
+
+def test_a_suspended_supervisor_kills_no_worker() -> None:
+    """Its own machine may have been asleep, and the workers with it."""
+    scene = silent_scene()
+    go_on(scene, 0, seconds=20)
+    scene.turn(after_s=3_000)
+    go_on(scene, 0, 1, seconds=20)
+    assert scene.log.named("worker_killed") == []
+
+
 def test_a_supervisor_that_was_stopped_itself_calls_nobody_silent() -> None:
     scene = silent_scene()
     scene.turn(after_s=300)

@@ -165,6 +165,10 @@ def _kind(reason: str, state: str) -> Kind:
 # not count: the time limit restarts as long as records are delivered. A broker that is down
 # delivers none. If a connection was lost shortly before, the limit is lower: another client finds
 # the new coordinator sooner than this call may.
+#
+# A consumer's `close` has a limit for another reason: if a broker leaves the cluster's metadata
+# while the client validates the epoch of an offset, two of its threads can wait for each other
+# forever (its issue 5476).
 
 
 _MARGIN_S = 1.0
@@ -173,6 +177,7 @@ _AFTER_FAILURE_S = 2.5
 """Time limit of a call while a broker has just failed."""
 _FAILURE_LASTS_S = 15.0
 """Seconds after a lost connection in which this limit applies."""
+_CLOSE_S = 10.0
 _PROGRESS_SLICE_S = 0.25
 """Seconds between two checks for progress, and the maximum delay in detecting a hung call."""
 
@@ -217,6 +222,21 @@ class BoundedProducer(confluent_kafka.Producer):
         return len(self)
 
 
+class BoundedConsumer(confluent_kafka.Consumer):
+    """A consumer whose `close` has a time limit; see the comment above."""
+
+    def close(self) -> None:
+        """Close the client; after 10 s leave it to the end of the process, and log it."""
+        try:
+            in_time(super().close, lambda: _CLOSE_S)
+        except OutcomeUnknownError:
+            get_logger().warning(
+                "client_not_closed",
+                after_s=_CLOSE_S,
+                reason="the threads of librdkafka wait for each other (its issue 5476)",
+            )
+
+
 def in_time(
     call: Callable[[], None],
     limit_s: Callable[[], float],
@@ -246,7 +266,7 @@ call within 0.01 s
         except BaseException as error:  # handed over to the caller
             failures.append(error)
 
-    thread = threading.Thread(target=run, name="headrace-producer-call", daemon=True)
+    thread = threading.Thread(target=run, name="headrace-client-call", daemon=True)
     thread.start()
     progress_s = time.monotonic()
     while True:
@@ -296,7 +316,7 @@ class Hearing(Protocol):
 def new_consumer(config: Mapping[str, Any], hearing: Hearing) -> confluent_kafka.Consumer:
     """Raise ConfigError if librdkafka rejects the settings, like the functions below."""
     with _settings_of("consumer."):
-        return confluent_kafka.Consumer(_listening(config, hearing))
+        return BoundedConsumer(_listening(config, hearing))
 
 
 def new_producer(config: Mapping[str, Any], hearing: Hearing) -> confluent_kafka.Producer:

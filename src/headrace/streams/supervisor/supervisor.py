@@ -6,8 +6,9 @@
 
 It runs neither user code nor a Kafka client. After a crash it restarts the worker with a back-off.
 After any other error all workers stop, because the same record or setting would stop the next
-worker too. A hanging worker is left alone: the group reassigns its tasks if it no longer polls, and
-the cause may be a slow user function, which a restart would only call again.
+worker too. A worker that hangs but reports is left alone: the group reassigns its tasks if it no
+longer polls, and the cause may be a slow user function, which a restart would only call again. A
+worker that does not report is killed when the group has removed it.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from typing import Protocol
 
 from headrace import __version__
 from headrace.streams import logs
+from headrace.streams.config.client_settings import MAX_POLL_INTERVAL_MS
 from headrace.streams.kafka.protocols import Log
 from headrace.streams.kafka.unreached import Unreached
 from headrace.streams.metrics.snapshots import (
@@ -46,10 +48,9 @@ from headrace.topology.describe.picture import Picture
 _ASLEEP_S = 2.0
 """Gap between two checks, normally 0.1 s, above which the supervisor itself was suspended."""
 _ADVICE = (
-    "its process is stopped, or a function of yours, a commit or the machine takes that long; its "
-    "tasks go to other workers when consumer.session.timeout.ms is over, or, where only the work "
-    "stands still, consumer.max.poll.interval.ms. It is left alone; one that never comes back is "
-    "started again after kill -9 of its pid"
+    "its process is stopped, or a C function of yours or of the Kafka client holds Python's lock. "
+    "Other workers get its tasks after consumer.session.timeout.ms, or, if the client still runs, "
+    "consumer.max.poll.interval.ms; after the latter it is killed and restarted"
 )
 
 
@@ -74,6 +75,14 @@ class HeartbeatMonitor:
                 self._end(worker, known)
             elif known is None and is_silent and now_s - self._awake_s > SILENT_S:
                 self._begin(worker, now_s)
+
+    def lasting(self, for_s: float, now_s: float) -> frozenset[int]:
+        """Return the process IDs that have been unresponsive for a time."""
+        return frozenset(
+            pid
+            for pid, at_s in self._silent.values()
+            if pid is not None and now_s - max(at_s, self._awake_s) > for_s
+        )
 
     def _begin(self, worker: WorkerStatus, now_s: float) -> None:
         assert worker.facts is not None, "what has never told anything is not silent"
@@ -117,6 +126,10 @@ _NOT_REPORTED = (
     "application, or for a library that ends the process"
 )
 _NOT_CLOSED = "it did not close within shutdown.timeout.ms"
+_UNRESPONSIVE = (
+    "it has not reported for consumer.max.poll.interval.ms: the group has removed it, so that it "
+    "cannot commit its work"
+)
 
 
 class WorkerProcess(Protocol):
@@ -169,6 +182,8 @@ class _Slot:
     process: WorkerProcess | None = None
     started_s: float = 0.0
     killed: bool = False
+    killed_pid: int | None = None
+    """Process that was killed because it was unresponsive."""
     reported_end: int | None = None
     """Exit code that its process reported before it ended."""
     leave_by_s: float | None = None
@@ -218,6 +233,7 @@ class Supervisor:
     _picture: Picture | None = field(init=False, default=None)
     _loaded: bool = field(init=False, default=False)
     _shutdown_timeout_s: float = field(init=False, default=SHUTDOWN_TIMEOUT_S)
+    _max_poll_s: float = field(init=False, default=MAX_POLL_INTERVAL_MS / 1000)
     _code: ExitCode | None = field(init=False, default=None)
     """Exit code; None until the end is decided."""
     _why: str = field(init=False, default="")
@@ -274,6 +290,7 @@ class Supervisor:
         self._see_off(now_s)
         statuses = [slot.status for slot in self._slots]
         self._silences.look(statuses, now_s)
+        self._kill_unresponsive(now_s)
         self.display.show(statuses, now_s)
         self.board = self._board(now_s)
         return all(slot.is_over for slot in self._slots)
@@ -323,6 +340,7 @@ class Supervisor:
                     self.loaded(report)
                 self._loaded = True
                 self._shutdown_timeout_s = report.shutdown_timeout_ms / 1000
+                self._max_poll_s = report.max_poll_interval_ms / 1000
                 self._application, self._topology = report.application, report.topology
                 self._picture = report.picture
             elif isinstance(report, FailureReport):
@@ -442,12 +460,20 @@ class Supervisor:
         for slot in self._slots:
             self._kill(slot, reason)
 
-    def _kill(self, slot: _Slot, reason: str) -> None:
+    def _kill(self, slot: _Slot, reason: str, *, is_final: bool = True) -> None:
         if slot.process is not None:
-            slot.killed = True
+            slot.killed = is_final
             pid = slot.process.pid
             self.log.error("worker_killed", worker_index=slot.index, pid=pid, reason=reason)
             slot.process.kill()
+
+    def _kill_unresponsive(self, now_s: float) -> None:
+        """Kill workers whose process does not run; their end counts as a crash."""
+        for slot in self._slots:
+            pid = None if slot.process is None else slot.process.pid
+            if pid != slot.killed_pid and pid in self._silences.lasting(self._max_poll_s, now_s):
+                slot.killed_pid = pid
+                self._kill(slot, _UNRESPONSIVE, is_final=False)
 
     # -- commands ------------------------------------------------------------------------------
 

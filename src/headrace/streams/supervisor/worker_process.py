@@ -168,6 +168,7 @@ def _work(
             Loaded(
                 app.config.application_id,
                 app.config.shutdown_timeout_ms,
+                app.config.max_poll_interval_ms,
                 state_dir=str(app.config.state_dir.absolute()),
                 topology=app.metrics().topology,
                 picture=picture_of(app.topology),

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from headrace.streams.config.client_settings import MAX_POLL_INTERVAL_MS
 from headrace.streams.kafka.protocols import Clock, TopicPartition
 from headrace.streams.metrics.snapshots import WorkerSnapshot
 from headrace.streams.plan.plan import TaskId
@@ -19,10 +20,12 @@ class Loaded:
 
     Args:
         state_dir: its state directory on this host, which other applications may share.
+        max_poll_interval_ms: time without a poll after which the group removes a member.
     """
 
     application: str
     shutdown_timeout_ms: int
+    max_poll_interval_ms: int = MAX_POLL_INTERVAL_MS
     state_dir: str = ""
     topology: str = ""
     """Digest of the topology's version."""

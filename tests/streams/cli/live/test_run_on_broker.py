@@ -79,6 +79,27 @@ def test_a_killed_worker_comes_back_as_the_same_member_and_the_counts_are_exact(
     app.check_exact()
 
 
+def test_a_worker_whose_process_does_not_run_is_killed_when_the_group_has_removed_it(
+    topics: Topics, tmp_path: Path
+) -> None:
+    """As librdkafka's deadlocks leave it: calls of the client wait, and hold Python's lock."""
+    app = Counted(topics, tmp_path, **{"consumer.max.poll.interval.ms": 8_000})
+    with app.running(1) as run:
+        run.wait_running(1)
+        app.write()
+        frozen = run.pid(0)
+        app.expected[b"key-00"] += 1
+        app.write_one(b"freeze")
+        run.wait_for("worker_silent", worker_index=0, pid=frozen)
+        run.wait_for("worker_killed", worker_index=0, pid=frozen)
+        app.write()
+        app.wait_counted(run)
+        assert run.pid(0) != frozen
+        run.signal(signal.SIGTERM)
+        assert run.wait() == ExitCode.STOPPED
+    app.check_exact()
+
+
 def test_a_poison_record_stops_all_workers_and_none_is_started_again(
     topics: Topics, tmp_path: Path
 ) -> None:
