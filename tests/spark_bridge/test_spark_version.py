@@ -21,13 +21,15 @@ class Session:
 @pytest.mark.parametrize("version", ["3.5.4", "4.0.0", "4.0.4"])
 def test_an_old_pyspark_is_refused(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.metadata, "version", lambda _: version)
-    with pytest.raises(SparkMissingError, match=rf"{version}, and .* needs 4\.1 or newer"):
+    with pytest.raises(SparkMissingError, match=rf"{version}, and .* requires 4\.1 or newer"):
         require_spark()
 
 
 def test_an_old_session_is_refused_before_brokers_are_asked() -> None:
     settings = {"application.id": "a", "bootstrap.servers": "nowhere.invalid:1"}
-    with pytest.raises(SparkMissingError, match=r"spark= is 4\.0\.1, .* needs 4\.1 or newer"):
+    with pytest.raises(
+        SparkMissingError, match=r"spark= is version 4\.0\.1, .* requires 4\.1 or newer"
+    ):
         backfill(word_count(), settings, spark=Session("4.0.1"))
 
 

@@ -18,17 +18,14 @@ from headrace.streams.kafka.connectivity import BrokerState, not_admitted
 from headrace.streams.kafka.consumer import LiveConsumer, MakeClient
 from headrace.streams.kafka.protocols import Clock, Consumer, ReceivedMessage, TopicPartition
 
-# The consumer of ranges reports why brokers reject it.
-#
-# In a worker, a `BrokerContact` does this for all clients; an executor has only this client.
-
-
 _SURE_AFTER_S = 1.0
 """Another broker may lead the partition and accept this client."""
 
 
 class RangeConsumer(LiveConsumer):
     """Consumer without a consumer group that fails fast if the brokers reject it.
+
+    In a worker, a `BrokerContact` does this for all clients; an executor has only this client.
 
     Args:
         config: librdkafka's settings, from `StreamsConfig.restore_config`.
@@ -39,16 +36,16 @@ class RangeConsumer(LiveConsumer):
         config: Mapping[str, Any],
         *,
         timeout_s: float,
-        heard: BrokerState | None = None,
+        state: BrokerState | None = None,
         clock: Clock | None = None,
         make_client: MakeClient | None = None,
     ) -> None:
-        self._heard = heard or BrokerState()
+        self._state = state or BrokerState()
         self._settings = config
         self._time = clock or SystemClock()
-        self._refused_s: float | None = None
+        self._rejected_s: float | None = None
         super().__init__(
-            config, timeout_s=timeout_s, clock=clock, make_client=make_client, contact=self._heard
+            config, timeout_s=timeout_s, clock=clock, make_client=make_client, contact=self._state
         )
 
     def poll(
@@ -57,21 +54,21 @@ class RangeConsumer(LiveConsumer):
         """Return the next records; raise AccessError if the brokers reject this client."""
         found = super().poll(max_records, timeout_s)
         if found:
-            self._heard.forget()
-            self._refused_s = None
+            self._state.forget()
+            self._rejected_s = None
         else:
-            self._end_if_refused()
+            self._raise_if_rejected()
         return found
 
-    def _end_if_refused(self) -> None:
-        final = next((failure for failure in self._heard.failures if failure.is_final), None)
+    def _raise_if_rejected(self) -> None:
+        final = next((failure for failure in self._state.failures if failure.is_final), None)
         if final is None:
-            self._refused_s = None
+            self._rejected_s = None
             return
         now_s = self._time.monotonic_s()
-        if self._refused_s is None:
-            self._refused_s = now_s
-        elif now_s - self._refused_s >= _SURE_AFTER_S:
+        if self._rejected_s is None:
+            self._rejected_s = now_s
+        elif now_s - self._rejected_s >= _SURE_AFTER_S:
             raise not_admitted(final, self._settings)
 
 
@@ -136,7 +133,7 @@ def read_range(
                 last_s = clock.monotonic_s()
             elif clock.monotonic_s() - last_s > timeout_s:
                 raise BackfillError(
-                    f"nothing came of {tp} after offset {reached} for {timeout_s:.0f} s, though "
-                    f"it was to be read up to {end}; see that the brokers are up, or raise "
-                    "task.timeout.ms, and run the backfill again with the same id"
+                    f"no records received for {timeout_s:.0f} s ({tp}, after offset {reached} of "
+                    f"{end}). Check the brokers, or increase task.timeout.ms, and run the backfill "
+                    "again with the same id"
                 )

@@ -56,10 +56,10 @@ def require_spark() -> None:
     missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
     if missing:
         raise SparkMissingError(
-            f"this needs {', '.join(missing)}, which {'is' if len(missing) == 1 else 'are'} not "
-            'installed; run: pip install "headrace[spark]"'
+            f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not installed. "
+            'Run: pip install "headrace[spark]"'
         )
-    _refuse_old("pyspark here", importlib.metadata.version("pyspark"))
+    _refuse_old("pyspark of this process", importlib.metadata.version("pyspark"))
 
 
 def require_session(spark: Any) -> None:
@@ -67,7 +67,7 @@ def require_session(spark: Any) -> None:
     if spark is None:
         return
     require_spark()
-    _refuse_old("Spark behind spark=", str(spark.version))
+    _refuse_old("Spark of spark=", str(spark.version))
 
 
 def _refuse_old(what: str, version: str) -> None:
@@ -75,8 +75,8 @@ def _refuse_old(what: str, version: str) -> None:
     if numbers < OLDEST:
         needed = ".".join(map(str, OLDEST))
         raise SparkMissingError(
-            f"the {what} is {version}, and a backfill needs {needed} or newer, which can place "
-            'rows where tasks are (DataFrame.repartitionById); run: pip install "headrace[spark]"'
+            f"the {what} is version {version}, and a backfill requires {needed} or newer for "
+            'DataFrame.repartitionById. Run: pip install "headrace[spark]"'
         )
 
 
@@ -118,11 +118,11 @@ def session(
     # Executors on this machine also start with this JAVA_HOME, at any time.
     scratch = tempfile.TemporaryDirectory(prefix="headrace-spark-")
     atexit.register(scratch.cleanup)
-    place = Path(scratch.name)
+    directory = Path(scratch.name)
     builder = SparkSession.builder.master(master).appName(app_name)
-    for name, value in {**_settings(is_local, place), **(config or {})}.items():
+    for name, value in {**_settings(is_local, directory), **(config or {})}.items():
         builder = builder.config(name, value)
-    with _environment(is_local, place):
+    with _environment(is_local, directory):
         spark: SparkSession = builder.getOrCreate()
     register(spark)
     return spark
@@ -176,12 +176,12 @@ def spark_java_home(directory: Path) -> Path:
         java = find_java()
     except JavaNotFoundError as error:
         seen = [line for line in str(error).splitlines() if line.startswith("  ")]
-        said = (
-            "Spark needs Java 17 or newer, and there is none in the three places:",
+        message = (
+            "Spark requires Java 17 or newer, which was not found:",
             *seen,
             'Set JAVA_HOME, or install one as a wheel: pip install "headrace[broker]"',
         )
-        raise SparkMissingError("\n".join(said)) from None
+        raise SparkMissingError("\n".join(message)) from None
     launcher = directory / "java-home" / "bin" / "java"
     launcher.parent.mkdir(parents=True)
     text = _LAUNCHER.format(module=VECTOR_MODULE, java=shlex.quote(str(java.executable)))

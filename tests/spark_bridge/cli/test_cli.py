@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 from rich.console import Console
 
 from headrace.spark_bridge.cli.backfill import (
-    parse_place,
+    parse_offset,
     parse_sources,
     parse_until,
     shown_progress,
@@ -43,7 +43,7 @@ NOTHING: Any = None
 def test_a_word_is_no_cutover(app: str) -> None:
     result = invoke(app, "--source", "in=past.csv", "--cutover", "latest")
     assert result.exit_code == ExitCode.USAGE
-    assert "does not say where Kafka goes on" in " ".join(result.output.split())
+    assert "must be a time" in " ".join(result.output.split())
 
 
 def invoke(*arguments: str) -> Result:
@@ -83,10 +83,10 @@ def test_an_application_that_is_not_there_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--until", "tomorrow"), "neither 'latest' nor a time"),
+        (("--until", "tomorrow"), "must be 'latest', a time"),
         (("--until", "orders=5"), "is not TOPIC-PARTITION=OFFSET"),
         (("--source", "orders.parquet"), "is not TOPIC=PATH"),
-        (("--source", "a=x", "--source", "a=y"), "a is there twice; give a directory"),
+        (("--source", "a=x", "--source", "a=y"), "a is given twice. Give a directory"),
         (("--conf", "spark"), "is not NAME=VALUE"),
         (("--order", "random"), "'random' is not one of"),
     ],
@@ -115,7 +115,7 @@ def test_ends_are_times_or_offsets() -> None:
     assert read("2026-01-31T10:00:00+01:00") == datetime(2026, 1, 31, 9, tzinfo=UTC)
     assert read("a-b-0=5, a-b-1=7") == {TopicPartition("a-b", 0): 5, TopicPartition("a-b", 1): 7}
     with pytest.raises(click.BadParameter):
-        parse_place("orders-x=5")
+        parse_offset("orders-x=5")
 
 
 def test_files_are_known_by_their_names_or_by_what_is_said(tmp_path: Path) -> None:

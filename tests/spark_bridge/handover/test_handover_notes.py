@@ -13,7 +13,7 @@ from headrace.spark_bridge.handover.notes import (
     HandoverOptions,
     check_id,
     marker_group,
-    note_places,
+    note_partitions,
 )
 from headrace.spark_bridge.plan.plan import BackfillPlan
 from headrace.streams.admin.backfill_gate import backfill_group
@@ -44,9 +44,8 @@ def plan_over(partitions: int, *, id: str = "bf-1") -> BackfillPlan:  # noqa: A0
 
 
 def read(group: Group, partitions: int) -> HandoverNotes:
-    return HandoverNotes.read(
-        "app", group, note_places(["in"], ["app-n-changelog"], {"in": partitions})
-    )
+    tps = note_partitions(["in"], ["app-n-changelog"], {"in": partitions})
+    return HandoverNotes.of(group.committed_at(backfill_group("app"), tps), tps)
 
 
 @pytest.mark.parametrize("partitions", [1, 40, 2000])
@@ -129,8 +128,8 @@ def test_an_id_that_no_group_can_have_is_refused(bad: str) -> None:
 
 def read_more(group: Group) -> HandoverNotes:
     """With another input before the first one: notes have other places then."""
-    places = note_places(["earlier", "in"], ["app-n-changelog"], {"earlier": 1, "in": 2000})
-    return HandoverNotes.read("app", group, places)
+    places = note_partitions(["earlier", "in"], ["app-n-changelog"], {"earlier": 1, "in": 2000})
+    return HandoverNotes.of(group.committed_at(backfill_group("app"), places), places)
 
 
 def test_parts_of_another_plan_that_lie_behind_are_not_taken() -> None:
@@ -166,7 +165,7 @@ def test_of_two_first_notes_of_an_id_the_open_one_counts() -> None:
 
 def test_notes_are_where_a_drop_deletes_nothing_first() -> None:
     partitions = {"in": 2, "app-n-changelog": 2, "b": 1}
-    places = note_places(["in", "b", "gone"], ["app-n-changelog", "in"], partitions)
+    places = note_partitions(["in", "b", "gone"], ["app-n-changelog", "in"], partitions)
     assert [f"{place}" for place in places] == [
         "b-0", "in-0", "in-1", "app-n-changelog-0", "app-n-changelog-1"
     ]  # fmt: skip

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from headrace.spark_bridge.errors import BackfillError
-from headrace.spark_bridge.handover.lead import HandoverCoordinator
+from headrace.spark_bridge.handover.coordinator import HandoverCoordinator
 from headrace.spark_bridge.handover.notes import HandoverOptions, marker_group, transactional_id
 from headrace.spark_bridge.handover.units import HandoverUnit
 from headrace.spark_bridge.handover.worker import WriteUnit
@@ -132,7 +132,7 @@ def test_records_for_others_are_left_out_where_they_are_to_be(opened: Opened) ->
 
 def left_by_a_refusal(opened: Opened, **changed: Any) -> tuple[int, int, int]:
     """How many rows, records and markers there are after a unit was refused."""
-    with pytest.raises(BackfillError, match="bf-1 is not open any more"):
+    with pytest.raises(BackfillError, match="bf-1 is no longer open"):
         opened.run(opened.batches("1_0"), **changed)
     return opened.rows(CHANGELOG), opened.rows("counted"), len(opened.markers())
 
@@ -212,7 +212,7 @@ def test_a_fenced_attempt_finds_what_the_other_has_written(opened: Opened) -> No
 def test_a_fenced_attempt_fails_where_nobody_writes(opened: Opened) -> None:
     batches = with_something_between(opened.batches("1_0"), lambda: fence(opened, "1_0"))
     with pytest.raises(ProducerFencedError):
-        opened.run(batches, patience_s=0.0)
+        opened.run(batches, wait_s=0.0)
     assert opened.rows(CHANGELOG) == 0
     assert opened.markers() == {}
 
@@ -249,7 +249,7 @@ def test_units_behind_each_other_are_written_one_by_one(opened: Opened) -> None:
 
 def test_a_unit_that_comes_twice_is_refused(opened: Opened) -> None:
     """What came behind it would be taken for another attempt, and be lost."""
-    with pytest.raises(BackfillError, match=r"unit 1_0 and of others are mixed"):
+    with pytest.raises(BackfillError, match=r"unit 1_0 and of other units are mixed"):
         opened.run(opened.batches("1_0", "1_1", "1_0"))
 
 
@@ -257,14 +257,14 @@ def test_a_unit_that_comes_twice_is_refused(opened: Opened) -> None:
 def test_a_batch_of_two_units_is_refused(opened: Opened, column: str) -> None:
     rows = [row for batch in opened.batches("1_0") for row in batch.to_pylist()]
     rows[-1][column] += 1
-    with pytest.raises(BackfillError, match=r"unit 1_0 and of others are mixed"):
+    with pytest.raises(BackfillError, match=r"unit 1_0 and of other units are mixed"):
         opened.run(batches_of(rows))
     assert opened.rows(CHANGELOG) == 0
 
 
 def test_rows_of_a_task_that_the_plan_has_not_are_refused(opened: Opened) -> None:
     rows = [{**row, "sub": 9} for batch in opened.batches("1_0") for row in batch.to_pylist()]
-    with pytest.raises(BackfillError, match="task 9_0, which the plan has not"):
+    with pytest.raises(BackfillError, match="plan does not have task 9_0"):
         opened.run(batches_of(rows))
 
 
@@ -272,9 +272,7 @@ def test_a_unit_without_its_progress_is_not_committed(opened: Opened) -> None:
     """Not all of what was computed is there."""
     batches = list(opened.batches("1_0"))
     rows = [row for batch in batches for row in batch.to_pylist() if row["kind"] != "progress"]
-    with pytest.raises(
-        BackfillError, match=r"1_0 has no rows that tell the progress for .*by-word"
-    ):
+    with pytest.raises(BackfillError, match=r"rows of unit 1_0 are missing: .*by-word"):
         opened.run(batches_of(rows))
     assert opened.rows(CHANGELOG) == 0
     assert opened.markers() == {}
@@ -327,6 +325,6 @@ def test_what_an_aborted_attempt_left_is_no_row_of_before(handover: MemoryHandov
     opened = Opened(handover, reset=True)
     batches = with_something_between(opened.batches("1_0"), lambda: fence(opened, "1_0"))
     with pytest.raises(ProducerFencedError):
-        opened.run(batches, patience_s=0.0)
+        opened.run(batches, wait_s=0.0)
     (report,) = opened.run(opened.batches("1_0"))
     assert report["tombstones"] == 0

@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from headrace.spark_bridge.cli.backfill import FileSource, open_source
+from headrace.spark_bridge.cli.backfill import FileSource, kind_of, open_source
 from headrace.spark_bridge.errors import CannotBackfillError
 
 COLUMNS = ("key", "value", "timestamp")
@@ -84,7 +84,11 @@ PROGRAMS: dict[str, Callable[[Path, Sequence[Row]], None]] = {
 
 
 def read(spark: Any, path: Path) -> list[Row]:
-    found = open_source(spark, FileSource("in", None, str(path))).select(*COLUMNS).collect()
+    found = (
+        open_source(spark, FileSource("in", kind_of(str(path)), str(path)))
+        .select(*COLUMNS)
+        .collect()
+    )
     return [tuple(row) for row in found]
 
 
@@ -124,13 +128,15 @@ def test_lines_with_other_fields_and_files_with_other_columns_are_errors(
     short = tmp_path / "short.csv"
     short.write_text("key,value,timestamp\na,1,5\nb,2\n")
     with pytest.raises(Exception, match=r"(?i)malformed"):
-        open_source(spark, FileSource("in", None, str(short))).select("timestamp").collect()
+        open_source(spark, FileSource("in", kind_of(str(short)), str(short))).select(
+            "timestamp"
+        ).collect()
     both = tmp_path / "both"
     both.mkdir()
     (both / "1.csv").write_text("key,value,timestamp\na,1,5\n")
     (both / "2.csv").write_text("value,key,timestamp\na,1,5\n")
     with pytest.raises(Exception, match=r"(?i)header"):
-        open_source(spark, FileSource("in", None, str(both))).collect()
+        open_source(spark, FileSource("in", kind_of(str(both)), str(both))).collect()
 
 
 def test_json_by_lines_comes_in_with_the_same_bytes(spark: Any, tmp_path: Path) -> None:
@@ -146,14 +152,18 @@ HEAD = b"timestamp,key,value\n"
 @pytest.mark.parametrize(
     ("name", "data", "said"),
     [
-        ("a.csv", HEAD + b'5,a,1\n6,b,"2\n7,c,3\n', "an odd number of quotes"),
-        ("a.csv", HEAD.replace(b"\n", b"\r") + b"5,a,1\r6,b,2\r", "carriage returns alone"),
-        ("a.csv", HEAD + b"5,a\xff,1\n", "1 line that are not UTF-8"),
-        ("a.jsonl", b'{"key":"a","value":"1","timestamp":5}{"key":"b"}\n', "is not one value"),
-        ("a.jsonl", b'{"key":"a","value":"1","timestamp":5} more\n', "is not one value"),
+        ("a.csv", HEAD + b'5,a,1\n6,b,"2\n7,c,3\n', "a quote is not closed"),
+        ("a.csv", HEAD.replace(b"\n", b"\r") + b"5,a,1\r6,b,2\r", "carriage returns only"),
+        ("a.csv", HEAD + b"5,a\xff,1\n", "1 line is not UTF-8"),
+        (
+            "a.jsonl",
+            b'{"key":"a","value":"1","timestamp":5}{"key":"b"}\n',
+            "is not a single JSON value",
+        ),
+        ("a.jsonl", b'{"key":"a","value":"1","timestamp":5} more\n', "is not a single JSON value"),
         ("a.jsonl", b'{"key":"a","value":"\\ud800","timestamp":5}\n', "half of a surrogate pair"),
         ("a.jsonl", b'{"key":"a\xff","value":"1","timestamp":5}\n', "not UTF-8"),
-        ("a.jsonl", b"[" * 100_000 + b"\n", "nested too deeply|is not one value"),
+        ("a.jsonl", b"[" * 100_000 + b"\n", "nested too deeply|is not a single JSON value"),
     ],
 )
 def test_what_spark_would_lose_or_change_is_an_error(

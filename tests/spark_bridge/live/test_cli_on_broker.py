@@ -62,7 +62,7 @@ def die_at(handed: Handed, tmp_path: Path, step: str, **more: Any) -> None:
     assert driver.wait() == 77, driver.text()[-4000:]
 
 
-def test_a_backfill_whose_driver_died_is_dropped_and_the_application_begins_anew(
+def test_a_backfill_whose_driver_died_is_dropped_and_the_application_restarts(
     handed: Handed, tmp_path: Path
 ) -> None:
     """Parts of it are written; of them the application sees nothing."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from tests.spark_bridge.program.test_classes_of_a_script import run_script
+from tests.spark_bridge.plan.test_classes_of_a_script import run_script
 from tests.support import kafka
 from tests.support.topics import Topics
 

@@ -49,7 +49,7 @@ def test_the_largest_timestamp_so_far_sorts_as_the_lowest_head_goes_first(
 ) -> None:
     """However the inputs are cut into blocks, and the result into runs."""
     sources = [blocks(number, one, size) for number, one in enumerate(inputs)]
-    runs = list(merged(sources, limit=lambda: limit))
+    runs = list(merged(sources, limit=limit))
     taken = [(row.partition(), row.offset()) for run in runs for row in run.records]
     assert taken == lowest_head_first(inputs)
     assert all(len({row.partition() for row in run.records}) == 1 for run in runs)
@@ -88,7 +88,7 @@ def test_of_equal_times_the_first_input_goes_first_and_whole() -> None:
     left = Block("abc", [(1, 0, 0), (2, 0, 1), (2, 0, 2)])
     right = Block("xy", [(2, 1, 0), (2, 1, 1)])
     for inputs in ([left, right], [right, left]):
-        runs = merged([iter([block]) for block in inputs], limit=lambda: 9)
+        runs = merged([iter([block]) for block in inputs], limit=9)
         assert [run.records for run in runs] == ["abc", "xy"]
 
 
@@ -96,7 +96,7 @@ def test_three_inputs_end_a_run_at_the_lowest_of_the_others() -> None:
     one = Block("abc", [(1, 0, 0), (4, 0, 1), (9, 0, 2)])
     two = Block("x", [(8, 1, 0)])
     three = Block("y", [(3, 2, 0)])
-    runs = merged([iter([one]), iter([two]), iter([three])], limit=lambda: 9)
+    runs = merged([iter([one]), iter([two]), iter([three])], limit=9)
     assert [run.records for run in runs] == ["a", "y", "b", "x", "c"]
 
 
@@ -107,7 +107,7 @@ def test_records_of_equal_times_go_by_their_partition_live_and_in_a_backfill() -
     live.insert(0, (1, "b"))
     assert _live(times) == live
     sources = [blocks(number, times[topic], 3) for number, topic in enumerate(times)]
-    runs = merged(sources[::-1], limit=lambda: 10)
+    runs = merged(sources[::-1], limit=10)
     assert [(r.timestamp()[1], "ab"[r.partition()]) for run in runs for r in run.records] == live
 
 

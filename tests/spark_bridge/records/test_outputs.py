@@ -10,7 +10,7 @@ import pytest
 
 from headrace.spark_bridge.records import merging, outputs, packs
 from headrace.spark_bridge.records.merging import merged_packs, open_packs
-from headrace.spark_bridge.records.outputs import Cause, Outputs
+from headrace.spark_bridge.records.outputs import Outputs
 from headrace.spark_bridge.records.packs import opened
 from headrace.streams.plan.plan import TaskId
 
@@ -18,9 +18,8 @@ TASK = TaskId(0, 0)
 MIB = 1 << 20
 
 
-def make() -> tuple[Cause, Outputs]:
-    cause = Cause()
-    return cause, Outputs(cause=cause, partitions={"words": 2}, internal=["words"])
+def make() -> Outputs:
+    return Outputs(partitions={"words": 2}, internal=["words"])
 
 
 def sizes(batches: list[pa.RecordBatch]) -> list[int]:
@@ -30,10 +29,10 @@ def sizes(batches: list[pa.RecordBatch]) -> list[int]:
 @pytest.mark.parametrize("topic", ["words", "out"])
 def test_large_rows_go_to_spark_in_batches_that_stay_small(topic: str) -> None:
     """Arrow's columns of bytes end at 2 GiB, and so do what Spark takes in one batch."""
-    cause, made = make()
+    made = make()
     send = made.sender(TASK)
     for number in range(40):
-        cause.order = (number, 0, number)
+        made.cause = (number, 0, number)
         send(topic, b"v" * MIB, b"%d" % number, -1, number, None)
     batches = list(made.take(everything=True))
     assert sum(sizes(batches)) > 40 * MIB
@@ -61,11 +60,11 @@ def test_rows_become_columns_before_they_fill_the_memory(
         return real(rows, *arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(outputs.MadeRows, "packs", noted)
-    cause, made = make()
+    made = make()
     send = made.sender(TASK)
     large = b"x" * 9_900
     for number in range(100):
-        cause.order = (number, 0, number)
+        made.cause = (number, 0, number)
         value, headers = (large, None) if kind == "value" else (b"", [("h", large)])
         send("words", value, b"k", -1, 0, headers)
     assert taken
@@ -76,10 +75,10 @@ def test_the_effects_of_one_record_stay_in_order_over_a_border(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(outputs, "BATCH_BYTES", 1000)
-    cause, made = make()
+    made = make()
     send = made.sender(TASK)
     for number in range(3):
-        cause.order = (number, 0, number)
+        made.cause = (number, 0, number)
         for _ in range(50):
             send("words", b"v", b"k", 0, 0, None)
     seen = [
@@ -92,7 +91,7 @@ def test_the_effects_of_one_record_stay_in_order_over_a_border(
 
 
 def test_a_store_with_large_rows_is_packed_by_and_by() -> None:
-    _, made = make()
+    made = make()
     rows = ((b"%d" % number, b"v" * MIB, number) for number in range(64))
     tracemalloc.start()
     try:
@@ -110,10 +109,10 @@ def test_large_records_are_let_out_before_twenty_thousand_are_held(
 ) -> None:
     monkeypatch.setattr(packs, "PACK_BYTES", 10_000)
     monkeypatch.setattr(merging, "MERGE_BYTES", 50_000)
-    cause, made = make()
+    made = make()
     send = made.sender(TASK)
     for number in range(200):
-        cause.order = (number, 0, number)
+        made.cause = (number, 0, number)
         send("words", b"v" * 5000, b"k", 0, number, None)
     batches = list(made.take(everything=True))
     brought = 0

@@ -20,7 +20,7 @@ from headrace.spark_bridge.records.packs import (
     packed_records,
     packed_rows,
 )
-from headrace.spark_bridge.records.records import unpacked
+from headrace.spark_bridge.records.results import unpacked
 
 LABEL = Label("record", 3, 1, "t")
 

@@ -6,9 +6,9 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from headrace.spark_bridge.backfill import Computation, compute
 from headrace.spark_bridge.plan.job import CompiledApplication
 from headrace.spark_bridge.plan.plan import BackfillPlan
+from headrace.spark_bridge.stages import Computation, compute
 from headrace.topology import StreamsBuilder, Topology, serdes
 from tests.spark_bridge.support.local_rows import computed, plan_of
 from tests.spark_bridge.support.sameness import Progress

@@ -7,14 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from headrace.spark_bridge.history.planning import Until, make_plan
-from headrace.spark_bridge.plan.job import CompiledApplication, StageJob, pack_application
+from headrace.spark_bridge.plan.job import (
+    CompiledApplication,
+    StageJob,
+    combined_topics,
+    pack_application,
+)
 from headrace.spark_bridge.plan.plan import BackfillPlan
-from headrace.spark_bridge.program.combine import combined_topics
-from headrace.spark_bridge.records.packs import RESULT_KINDS
-from headrace.spark_bridge.records.records import RESULT, ResultRow
+from headrace.spark_bridge.records.packs import RESULT, RESULT_KINDS
 from headrace.streams.config.config import StreamsConfig
 from headrace.streams.kafka.protocols import CommittedOffset, TopicPartition
 from headrace.streams.testing.driver import TopologyTestDriver
@@ -26,6 +29,21 @@ from tests.spark_bridge.support.local_packs import Pack, rows_of, run_stage
 
 Seen = tuple[bytes | None, bytes | None, int, tuple[tuple[str, bytes | None], ...]]
 """Key, value, timestamp and headers."""
+
+
+class ResultRow(NamedTuple):
+    """A row of a backfill's results."""
+
+    kind: str
+    sub: int
+    d: int
+    topic: str
+    partition: int
+    number: int
+    key: bytes | None
+    value: bytes | None
+    timestamp: int
+    headers: list[tuple[str, bytes | None]] | None
 
 
 class HistoryMemoryAdmin(MemoryAdmin):
@@ -64,7 +82,7 @@ def backfilled(
     memory_bytes: int = 1 << 30,
     uncommitted_bytes: int | None = None,
 ) -> tuple[BackfillPlan, list[ResultRow]]:
-    """Compute a backfill; returns its plan and its results, in the order of `Results.rows`."""
+    """Compute a backfill; returns its plan and its results, in the order of `Results.batches`."""
     config = StreamsConfig.parse(
         {"application.id": "test", "bootstrap.servers": "nowhere:1", **settings}
     )

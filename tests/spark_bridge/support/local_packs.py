@@ -11,8 +11,8 @@ import pyarrow as pa
 from headrace.spark_bridge.plan.job import StageJob
 from headrace.spark_bridge.read import OpenConsumer
 from headrace.spark_bridge.records.packs import ORDER, PACK, RECORD, Label, opened, packed_records
-from headrace.spark_bridge.records.records import unpacked
-from headrace.spark_bridge.run.task_run import StageRun, tasks_of
+from headrace.spark_bridge.records.results import unpacked
+from headrace.spark_bridge.run.task_run import StageRun
 
 Pack = dict[str, Any]
 """The columns of a row of packs."""
@@ -24,11 +24,10 @@ RECORDS_EACH = 3
 def run_stage(job: StageJob, before: Sequence[Pack], open_consumer: OpenConsumer) -> list[Pack]:
     """Run the tasks of a stage, one after the other."""
     application, plan = job.open()
-    topics = [application.plans[sub].topics for sub in job.stage]
-    read = {topic for sub in topics for topic in sub.all_sources}
-    is_circle = not read.isdisjoint(t for sub in topics for t in sub.repartition_sinks)
+    read = {t for sub in job.stage for t in application.plans[sub].topics.all_sources}
+    is_circle = application.writes_to_itself(job.stage)
     made: list[Pack] = []
-    for number in range(1 if is_circle else tasks_of(topics[0].all_sources, plan)):
+    for number in range(1 if is_circle else len(application.tasks(job.stage, plan))):
         mine = [
             part
             for pack in before
@@ -62,5 +61,5 @@ def _batches(packs: Sequence[Pack]) -> Iterator[pa.RecordBatch]:
 
 
 def rows_of(packs: Sequence[Pack]) -> list[dict[str, Any]]:
-    """The rows of packs, in the columns of `headrace.spark_bridge.records.records.RESULT`."""
+    """The rows of packs, in the columns of `headrace.spark_bridge.records.results.RESULT`."""
     return [row for batch in unpacked(_batches(packs)) for row in batch.to_pylist()]

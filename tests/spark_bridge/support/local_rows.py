@@ -17,8 +17,7 @@ from headrace.spark_bridge.history.planning import make_plan
 from headrace.spark_bridge.plan.job import CompiledApplication, StageJob, pack_application
 from headrace.spark_bridge.plan.plan import BackfillPlan
 from headrace.spark_bridge.read import consumer_opener
-from headrace.spark_bridge.records.packs import RESULT_KINDS
-from headrace.spark_bridge.records.records import RESULT
+from headrace.spark_bridge.records.packs import RESULT, RESULT_KINDS
 from headrace.streams.config.config import StreamsConfig
 from headrace.streams.kafka.admin import LiveAdmin
 from headrace.topology import Topology
@@ -77,18 +76,16 @@ class LocalRows:
 
     def facts(self) -> RowFacts:
         """As `RowFacts.of` asks Spark."""
-        counts: dict[tuple[int, int], int] = {}
         oldest: dict[tuple[str, str], int] = {}
         for row in self.rows:
-            task, topic = (row["sub"], row["d"]), (row["kind"], row["topic"])
-            counts[task] = counts.get(task, 0) + 1
+            topic = row["kind"], row["topic"]
             oldest[topic] = min(oldest.get(topic, row["timestamp"]), row["timestamp"])
-        return RowFacts(counts, oldest)
+        return RowFacts(len(self.rows), oldest)
 
 
 @dataclass(frozen=True)
 class LocalResults:
-    """What a hand-over takes (see `headrace.spark_bridge.records.records.Results`)."""
+    """What a hand-over takes (see `headrace.spark_bridge.records.results.Results`)."""
 
     local: LocalRows
     plan: BackfillPlan

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import structlog
 
+from headrace.spark_bridge.handover import coordinator as handover_coordinator
 from headrace.spark_bridge.handover import drop as handover_drop
 from headrace.spark_bridge.handover import handover as handover_partitioned
-from headrace.spark_bridge.handover import lead as handover_lead
 from headrace.spark_bridge.handover import worker as handover_worker
 from headrace.spark_bridge.handover.target import HandoverTarget
 from headrace.spark_bridge.handover.units import HandoverUnit, units_of
@@ -69,7 +69,7 @@ class TargetMemoryAdmin(HistoryMemoryAdmin):
 
 
 class MemoryGroups:
-    """Offsets of groups (see `headrace.spark_bridge.handover.target.GroupCluster`)."""
+    """Offsets of groups (see `headrace.streams.plan.deployed.DescribedGroups`)."""
 
     def __init__(self, cluster: MemoryCluster) -> None:
         self._cluster = cluster
@@ -127,9 +127,9 @@ class MemoryHandover:
         def group_metadata(_: object, group: str) -> GroupMetadata:
             return MemoryConsumer(self.cluster, group=group, committed=True).group_metadata()
 
-        for module in (handover_drop, handover_lead, handover_worker):
+        for module in (handover_drop, handover_coordinator, handover_worker):
             patch.setattr(module, "make_producer", make_producer)
-        for module in (handover_lead, handover_worker):
+        for module in (handover_coordinator, handover_worker):
             patch.setattr(module, "group_metadata", group_metadata)
         patch.setattr(handover_partitioned, "consumer_opener", lambda _: self.consumer)
         patch.setattr(

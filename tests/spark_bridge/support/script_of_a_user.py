@@ -17,7 +17,7 @@ from typing import Any, ClassVar, NamedTuple, NotRequired, TypedDict
 import msgspec
 import orjson
 
-from headrace.spark_bridge.program import by_value
+from headrace.spark_bridge.plan import by_value
 from headrace.topology import StreamsBuilder, serdes
 
 

@@ -24,13 +24,17 @@ def _request(
 def hand_over_by_driver(
     results: Any, application: CompiledApplication, *, facts: RowFacts | None = None, **asked: Any
 ) -> HandOverReport:
-    return driver.hand_over_by_driver(results, _request(application, **asked), facts)
+    return driver.hand_over_by_driver(
+        results, _request(application, **asked), facts or RowFacts.of(results)
+    )
 
 
 def hand_over_partitioned(
     results: Any, application: CompiledApplication, *, facts: RowFacts | None = None, **asked: Any
 ) -> HandOverReport:
-    return partitioned.hand_over_partitioned(results, _request(application, **asked), facts)
+    return partitioned.hand_over_partitioned(
+        results, _request(application, **asked), facts or RowFacts.of(results)
+    )
 
 
 def finish_partitioned(

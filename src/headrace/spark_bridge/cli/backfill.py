@@ -6,11 +6,10 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 from rich.console import Console
@@ -27,7 +26,6 @@ from headrace.streams.supervisor.exit_codes import ExitCause, ExitCode, exit_cod
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from headrace.spark_bridge.history.archive_cuts import Cutover
     from headrace.spark_bridge.history.planning import Until
     from headrace.spark_bridge.reports import Report, StageReport
     from headrace.streams.app import KafkaStreams
@@ -39,9 +37,9 @@ if TYPE_CHECKING:
 
 TABLE: tuple[ExitCause, ...] = (
     ExitCause(CannotBackfillError,
-           "it is refused: what it would read, the application or its topics are not ready for it",
+           "it is rejected: its input, the application or its topics are not ready for it",
            ExitCode.BACKFILL, "after following the message"),
-    ExitCause(BackfillError, "it failed on its way", ExitCode.CRASHED,
+    ExitCause(BackfillError, "it failed", ExitCode.CRASHED,
            "with the same id, after correcting the cause"),
     ExitCause(SparkMissingError, "pyspark or Java is missing, or Spark is older than 4.1",
            ExitCode.CONFIGURATION, "after installing it"),
@@ -54,7 +52,7 @@ def code_of(error: BaseException) -> ExitCode:
     """Return the exit code for an error.
 
     >>> from headrace.spark_bridge.errors import HistoryGapError
-    >>> code_of(HistoryGapError("records are nowhere any more")).name
+    >>> code_of(HistoryGapError("records are lost")).name
     'BACKFILL'
     >>> from headrace.streams.errors import ConfigError
     >>> code_of(ConfigError("poll.ms must be at least 0, not -1")).name
@@ -66,7 +64,7 @@ def code_of(error: BaseException) -> ExitCode:
 # Output of `headrace backfill`: a progress bar for the running Spark job, and a final summary.
 
 
-_LOOK_EVERY_S = 0.25
+_POLL_S = 0.25
 
 
 @contextmanager
@@ -104,7 +102,7 @@ def shown_progress(spark: Any, console: Console) -> Iterator[Any]:
 
 def _watch(tracker: Any, bar: Progress, ended: threading.Event) -> None:
     shown = bar.add_task("starting", total=None)
-    while not ended.wait(_LOOK_EVERY_S):
+    while not ended.wait(_POLL_S):
         job = max(tracker.getActiveJobsIds(), default=None)
         found = None if job is None else tracker.getJobInfo(job)
         if found is None:
@@ -122,7 +120,7 @@ def _watch(tracker: Any, bar: Progress, ended: threading.Event) -> None:
 
 def summary(report: Report) -> list[Table]:
     stages = Table(title=f"backfill {report.id}", title_justify="left")
-    for title in ("sub-topology", "tasks", "records", "left out", "on disk", "seconds"):
+    for title in ("sub-topology", "tasks", "records", "dropped", "on disk", "seconds"):
         stages.add_column(title, justify="left" if title == "sub-topology" else "right")
     for one in report.stages:
         stages.add_row(
@@ -151,16 +149,15 @@ def summary(report: Report) -> list[Table]:
 FORMATS = ("parquet", "csv", "delta", "orc", "json")
 
 
-class FileSource:
+class FileSource(NamedTuple):
     """Files with a topic's history: ``topic=path`` or ``topic=format:path``."""
 
-    def __init__(self, topic: str, kind: str | None, path: str) -> None:
-        self.topic = topic
-        self.path = path
-        self.kind = kind or _kind_of(path)
+    topic: str
+    kind: str
+    path: str
 
 
-def _kind_of(path: str) -> str:
+def kind_of(path: str) -> str:
     if Path(path, "_delta_log").is_dir():
         return "delta"
     name = path.rstrip("/").removesuffix(".gz")
@@ -189,11 +186,13 @@ def parse_sources(
         if not (topic and equals and path):
             raise click.BadParameter(f"{text!r} is not TOPIC=PATH, such as orders=orders.parquet")
         kind, colon, rest = path.partition(":")
-        known = colon and kind in FORMATS
-        found.append(FileSource(topic, kind, rest) if known else FileSource(topic, None, path))
-    twice = {one.topic for one in found if sum(one.topic == o.topic for o in found) > 1}
+        if not (colon and kind in FORMATS):
+            kind, rest = kind_of(path), path
+        found.append(FileSource(topic, kind, rest))
+    topics = [one.topic for one in found]
+    twice = sorted({topic for topic in topics if topics.count(topic) > 1})
     if twice:
-        raise click.BadParameter(f"{', '.join(sorted(twice))} is there twice; give a directory")
+        raise click.BadParameter(f"{', '.join(twice)} is given twice. Give a directory")
     return tuple(found)
 
 
@@ -207,10 +206,10 @@ def open_source(spark: SparkSession, source: FileSource) -> DataFrame:
     return spark.read.format(source.kind).load(source.path)
 
 
-def parse_place(text: str) -> tuple[TopicPartition, int]:
+def parse_offset(text: str) -> tuple[TopicPartition, int]:
     """Parse ``topic-partition=offset``.
 
-    >>> parse_place("my-orders-3=17")
+    >>> parse_offset("my-orders-3=17")
     (TopicPartition(topic='my-orders', partition=3), 17)
     """
     tp, _, offset = text.strip().rpartition("=")
@@ -233,13 +232,12 @@ def parse_until(_: click.Context, __: click.Parameter, text: str | None) -> Unti
     if text == "latest":
         return "latest"
     if "=" in text:
-        tps: Mapping[TopicPartition, int] = dict(map(parse_place, text.split(",")))
-        return tps
+        return dict(map(parse_offset, text.split(",")))
     try:
         given = datetime.fromisoformat(text)
     except ValueError as error:
         raise click.BadParameter(
-            f"{text!r} is neither 'latest' nor a time (2026-01-31T09:00:00Z) nor offsets "
+            f"{text!r} must be 'latest', a time (2026-01-31T09:00:00Z) or offsets "
             "(orders-0=5,orders-1=7)"
         ) from error
     return given if given.tzinfo else given.replace(tzinfo=UTC)
@@ -253,11 +251,9 @@ def parse_cutover(context: click.Context, option: click.Parameter, text: str | N
     """
     if text == "latest":
         raise click.BadParameter(
-            "'latest' does not say where Kafka goes on behind the files; give a time "
-            "(2026-01-31T09:00:00Z) or offsets (orders-0=5,orders-1=7)"
+            "must be a time (2026-01-31T09:00:00Z) or offsets (orders-0=5,orders-1=7), not 'latest'"
         )
-    found: Until | Cutover | None = parse_until(context, option, text)
-    return found
+    return parse_until(context, option, text)
 
 
 def _conf(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:
@@ -270,23 +266,6 @@ def _conf(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> dict
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class BackfillOptions:
-    """Options of the command, as for `headrace.spark_bridge.backfill`."""
-
-    until: Any
-    cutover: Any
-    outputs: Any
-    handover: Any
-    order: Any
-    reset: bool
-    times: Any
-    id: str | None
-
-    def options(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in self.__slots__}
-
-
 @click.command()
 @target_argument
 @click.option(
@@ -295,8 +274,8 @@ class BackfillOptions:
     show_default=True,
     callback=parse_until,
     metavar="END",
-    help="Where to end: latest, a time (2026-01-31T09:00:00Z; UTC without a zone), or "
-    "offsets (orders-0=5,orders-1=7). The application goes on from there.",
+    help="End of the history: latest, a time (2026-01-31T09:00:00Z; UTC without a zone), or "
+    "offsets (orders-0=5,orders-1=7). The application continues from there.",
 )
 @click.option(
     "--source",
@@ -304,65 +283,65 @@ class BackfillOptions:
     multiple=True,
     callback=parse_sources,
     metavar="TOPIC=PATH",
-    help="Read a topic's history from files first: Parquet, CSV, JSON, ORC or Delta, which is "
-    "seen from the name or said (TOPIC=csv:PATH); may be repeated.",
+    help="Files with a topic's earlier history: Parquet, CSV, JSON, ORC or Delta, by their names "
+    "or as given (TOPIC=csv:PATH); repeatable.",
 )
 @click.option(
     "--cutover",
     callback=parse_cutover,
-    metavar="PLACE",
-    help="Where Kafka goes on behind files without offsets: a time or offsets.",
+    metavar="START",
+    help="Start of reading from Kafka after files without offsets: a time or offsets.",
 )
 @click.option(
     "--outputs",
     type=click.Choice(["write", "skip"]),
     default="write",
     show_default=True,
-    help="What becomes of records for output topics.",
+    help="Whether records for output topics are written.",
 )
 @click.option(
     "--handover",
     type=click.Choice(["auto", "driver", "partitioned"]),
     default="auto",
     show_default=True,
-    help="One transaction, or one for each task.",
+    help="A single transaction, or a transaction for each task.",
 )
 @click.option(
     "--order",
     type=click.Choice(["auto", "exact", "combine"]),
     default="auto",
     show_default=True,
-    help="Record by record, or counted before the shuffle.",
+    help="Record by record, or aggregated before the shuffle.",
 )
 @click.option(
     "--times",
     type=click.Choice(["check", "trust"]),
     default="check",
     show_default=True,
-    help="Whether files are refused whose timestamps seem to be no milliseconds.",
+    help="Whether files with implausible timestamps are rejected.",
 )
 @click.option("--reset", is_flag=True, help="Replace the state that the application has.")
 @click.option(
     "--id",
     "id_",
     metavar="ID",
-    help="Of the backfill; that of one that was interrupted goes on with it.",
+    help="Id of the backfill; the id of an interrupted backfill continues it.",
 )
-@click.option("--dry-run", is_flag=True, help="Say what would be read, and end.")
-@click.option("--drop", is_flag=True, help="Give up the unfinished backfill of --id.")
+@click.option("--dry-run", is_flag=True, help="Only print the plan.")
+@click.option("--drop", is_flag=True, help="Drop the unfinished backfill of --id.")
 @click.option(
     "--master",
     default="local[*]",
     show_default=True,
     metavar="URL",
-    help="Where Spark runs; a cluster gets the project as a package.",
+    help="Spark's master; a cluster receives the project as a package.",
 )
 @click.option(
     "--conf",
     multiple=True,
     callback=_conf,
     metavar="NAME=VALUE",
-    help="A setting of Spark; may be repeated.",
+    help="Setting of Spark; repeatable.",
 )
 @settings_option
 def backfill(
@@ -374,14 +353,14 @@ def backfill(
     master: str,
     conf: dict[str, str],
     settings: dict[str, Any],
-    **wished: Any,
+    **options: Any,
 ) -> None:
     """Run an application over history on Spark, and hand the result over to it.
 
-    MODULE:APP is what `headrace run` takes. The application must not run meanwhile; its next start
-    goes on behind the last record that was read.
+    MODULE:APP is as for `headrace run`. The application must not run meanwhile; its next start
+    continues after the last record that was read.
     """
-    wish = BackfillOptions(id=id_, **wished)
+    options["id"] = id_
     with said_errors(code_of):
         from headrace.spark_bridge.session import require_spark
 
@@ -391,42 +370,41 @@ def backfill(
         if drop:
             _drop(app, id_, console)
         elif dry_run and not sources:
-            _say_plan(_run(app, None, None, wish, dry_run=True), console)
-        elif not dry_run and (ended := _resumed(app, wish)) is not None:
-            _say_ended(ended, app, console)
+            _print_plan(_run(app, None, None, options, dry_run=True), console)
+        elif not dry_run and (ended := _resumed(app, options)) is not None:
+            _print_ended(ended, app, console)
         else:
             with _spark(master, conf, app, console) as spark:
                 frames = _opened(spark, sources)
                 if dry_run:
-                    _say_plan(_run(app, spark, frames, wish, dry_run=True), console)
+                    _print_plan(_run(app, spark, frames, options, dry_run=True), console)
                 else:
-                    _show(app, spark, frames, wish, console)
+                    _show(app, spark, frames, options, console)
 
 
 def _run(
     app: KafkaStreams,
     spark: Any,
     frames: Mapping[str, Any] | None,
-    wish: BackfillOptions,
+    options: Mapping[str, Any],
     **more: Any,
 ) -> Report:
     from headrace.spark_bridge.backfill import backfill as run
 
-    return run(app.topology, app.config, spark=spark, source=frames, **wish.options(), **more)
+    return run(app.topology, app.config, spark=spark, source=frames, **options, **more)
 
 
 def _show(
     app: KafkaStreams,
     spark: Any,
     frames: Mapping[str, Any] | None,
-    wish: BackfillOptions,
+    options: Mapping[str, Any],
     console: Console,
 ) -> None:
-
     with shown_progress(spark, console) as on_stage:
-        report = _run(app, spark, frames, wish, on_stage=on_stage)
+        report = _run(app, spark, frames, options, on_stage=on_stage)
     if report.handover is None:  # a concurrent attempt handed over first
-        _say_ended(report, app, console)
+        _print_ended(report, app, console)
         return
     for table in summary(report):
         console.print(table)
@@ -437,23 +415,23 @@ def _show(
     )
 
 
-def _resumed(app: KafkaStreams, wish: BackfillOptions) -> Report | None:
+def _resumed(app: KafkaStreams, options: Mapping[str, Any]) -> Report | None:
     from headrace.spark_bridge.backfill import new_id, resume
 
-    return resume(
-        app.topology, app.config, id=wish.id or new_id(), outputs=wish.outputs, reset=wish.reset
+    id_, outputs = options["id"] or new_id(), options["outputs"]
+    return resume(app.topology, app.config, id=id_, outputs=outputs, reset=options["reset"])
+
+
+def _print_ended(report: Report, app: KafkaStreams, console: Console) -> None:
+    done = "was written before: its offsets are committed now."
+    if report.handover is None:
+        done = "was handed over before: nothing was done."
+    console.print(
+        f"Backfill {report.id} {done} {app.config.application_id} can be started.", highlight=False
     )
 
 
-def _say_ended(report: Report, app: KafkaStreams, console: Console) -> None:
-    if report.handover is None:
-        said = f"Backfill {report.id} was handed over before: nothing was done."
-    else:
-        said = f"Backfill {report.id} was written before: its offsets are committed now."
-    console.print(said, f"{app.config.application_id} can be started.", highlight=False)
-
-
-def _say_plan(report: Report, console: Console) -> None:
+def _print_plan(report: Report, console: Console) -> None:
     plan = report.plan
     for tp in plan.inputs:
         begin, end = plan.starts[tp], plan.ends[tp]
@@ -468,14 +446,14 @@ def _say_plan(report: Report, console: Console) -> None:
 
 def _drop(app: KafkaStreams, id_: str | None, console: Console) -> None:
     if id_ is None:
-        raise click.UsageError("--drop needs the --id of the backfill; the application names it")
+        raise click.UsageError("--drop requires --id: the application logs it")
     from headrace.spark_bridge.handover.drop import drop_backfill
 
     dropped = drop_backfill(app.topology, app.config, id=id_)
     for topic in dropped.deleted:
         console.print(f"deleted {topic}", highlight=False)
-    begins = "begins anew at its next start" if dropped.begins_anew else "can be started"
-    console.print(f"Backfill {id_} is dropped. The application {begins}.", highlight=False)
+    then = "restarts from the beginning" if dropped.restarts else "can be started"
+    console.print(f"Backfill {id_} is dropped. The application {then}.", highlight=False)
 
 
 def _opened(spark: Any, sources: tuple[FileSource, ...]) -> dict[str, Any] | None:
@@ -488,8 +466,8 @@ def _opened(spark: Any, sources: tuple[FileSource, ...]) -> dict[str, Any] | Non
         except PySparkException as error:
             first = str(error).strip().splitlines()[0]
             raise BackfillError(
-                f"{source.path} cannot be read as {source.kind}: {first}; correct the path, or say "
-                f"what it is: --source {source.topic}=csv:{source.path}"
+                f"{source.path} cannot be read as {source.kind} ({first}). Correct the path, or "
+                f"give the format: --source {source.topic}=csv:{source.path}"
             ) from error
     return frames or None
 
@@ -503,10 +481,10 @@ def _spark(
     master: str, conf: Mapping[str, str], app: KafkaStreams, console: Console
 ) -> Iterator[Any]:
     """Start Spark with the project on its executors, and stop it afterwards."""
-    from headrace.spark_bridge.program.shipping import own_modules, pack, project_modules
+    from headrace.spark_bridge.cli.shipping import own_modules, pack, project_modules
     from headrace.spark_bridge.session import session
 
-    with console.status("starting Spark") if console.is_terminal else _nothing():
+    with console.status("starting Spark") if console.is_terminal else nullcontext():
         name = f"backfill {app.config.application_id}"
         spark = session(master, app_name=name, config={**_SAFE_PATH, **conf})
     modules = project_modules(sys.modules)
@@ -521,8 +499,3 @@ def _spark(
         if modules:
             spark.sparkContext.addPyFile(str(pack(modules, Path(scratch, "project.zip"))))
         yield spark
-
-
-@contextmanager
-def _nothing() -> Iterator[None]:
-    yield

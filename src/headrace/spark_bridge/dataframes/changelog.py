@@ -6,14 +6,14 @@ action on it sees the same records. Nothing is written, and no consumer group is
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from headrace.spark_bridge.dataframes.ranges import fixed_ranges, nearest
 from headrace.spark_bridge.errors import ReadError
+from headrace.spark_bridge.plan.job import Settings, config_of
 from headrace.streams.config.config import StreamsConfig
-from headrace.streams.kafka.protocols import ReceivedMessage
+from headrace.streams.kafka.protocols import ReceivedMessage, TopicPartition
 from headrace.streams.plan.global_plan import plan_global_tables
 from headrace.streams.plan.plan import SubPlan, plan_application
 from headrace.streams.plan.source_rows import SourceRows
@@ -36,8 +36,6 @@ if TYPE_CHECKING:
         PartitionRange,
         RowFormat,
     )
-
-Settings = Mapping[str, object] | StreamsConfig
 
 
 def read_store(
@@ -79,9 +77,9 @@ def read_store(
         ...
     headrace.spark_bridge.errors.ReadError: the topology has no store 'count' (did you mean counts?)
     """
-    from headrace.spark_bridge.dataframes.topic_rows import RowFormat
+    from headrace.spark_bridge.dataframes.topic_rows import RowFormat, fixed_ranges
 
-    config = _config(settings)
+    config = config_of(settings)
     found = _find_store(topology, store, config)
     columns = _key_columns(spark, found.key, key_type)
     versioned = found.store.spec.layout == "versioned"
@@ -136,9 +134,9 @@ def read_topic(
     headrace.spark_bridge.errors.ReadError: the topology neither reads nor writes a topic 'wordz' \
 (did you mean words?)
     """
-    from headrace.spark_bridge.dataframes.topic_rows import RowFormat
+    from headrace.spark_bridge.dataframes.topic_rows import RowFormat, fixed_ranges
 
-    config = _config(settings)
+    config = config_of(settings)
     key, value = _serdes_of(topology, topic, config)
     form = RowFormat(
         "rows" if compacted else "records",
@@ -170,11 +168,9 @@ class _ChangelogStore:
     rows: SourceRows | None = None
 
 
-def _config(settings: Settings) -> StreamsConfig:
-    return settings if isinstance(settings, StreamsConfig) else StreamsConfig.parse(settings)
-
-
 def _find_store(topology: Topology, name: str, config: StreamsConfig) -> _ChangelogStore:
+    from headrace.spark_bridge.dataframes.topic_rows import nearest
+
     plans = plan_application(topology, config)
     for plan in plans:
         for store in plan.program.sub_topology.stores:
@@ -196,13 +192,15 @@ def _stored(plan: SubPlan, store: Store, config: StreamsConfig) -> _ChangelogSto
         return _ChangelogStore(store, key, value, rows.topic, rows)
     if store.name not in plan.changelogs:
         raise ReadError(
-            f"store {store.name!r} has no changelog, so nobody but the application has its rows; "
-            "let it be logged"
+            f"store {store.name!r} has no changelog, so only the application has its rows. Enable "
+            "logging of the store"
         )
     return _ChangelogStore(store, key, value, plan.changelogs[store.name])
 
 
 def _serdes_of(topology: Topology, topic: str, config: StreamsConfig) -> tuple[AnySerde, AnySerde]:
+    from headrace.spark_bridge.dataframes.topic_rows import nearest
+
     key, value = config.default_key_serde, config.default_value_serde
     bound = bound_to_topics(
         topology, application_id=config.application_id, default_key=key, default_value=value
@@ -261,32 +259,14 @@ class _Changed:
     def __init__(self, rows: SourceRows) -> None:
         self._rows = rows
 
-    def __call__(self, records: Iterable[ReceivedMessage]) -> list[_Changing]:
+    def __call__(self, records: Iterable[ReceivedMessage]) -> list[ReceivedMessage]:
+        from headrace.spark_bridge.records.outputs import SyntheticRecord
+
         return [
-            _Changing(record, *row) for record in records for row in self._rows.changes([record])
+            SyntheticRecord((TopicPartition(r.topic(), r.partition()), r.offset(), *row, None))
+            for r in records
+            for row in self._rows.changes([r])
         ]
-
-
-@dataclass(frozen=True, slots=True)
-class _Changing:
-    """Record with the key, value and timestamp of a row."""
-
-    record: ReceivedMessage
-    row_key: bytes
-    row_value: bytes | None
-    row_timestamp: int
-
-    def key(self) -> bytes:
-        return self.row_key
-
-    def value(self) -> bytes | None:
-        return self.row_value
-
-    def timestamp(self) -> tuple[int, int]:
-        return 0, self.row_timestamp
-
-    def offset(self) -> int:
-        return self.record.offset()
 
 
 def _frame(
@@ -297,7 +277,7 @@ def _frame(
     changed: Change | None = None,
 ) -> DataFrame:
     from headrace.spark_bridge.dataframes.topic_rows import TopicRows
-    from headrace.spark_bridge.program.by_value import ByValue
+    from headrace.spark_bridge.plan.by_value import ByValue
 
     count = len(ranges)
     numbers = spark.range(0, count, 1, count)

@@ -8,13 +8,13 @@ from typing import Any
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from headrace.spark_bridge.dataframes.columns import Column
-from headrace.spark_bridge.dataframes.ranges import fixed_ranges
 from headrace.spark_bridge.dataframes.topic_rows import (
     KeyColumns,
     PartitionRange,
     RowFormat,
     TopicRows,
     What,
+    fixed_ranges,
 )
 from headrace.spark_bridge.read import consumer_opener
 from headrace.streams.config.config import StreamsConfig
@@ -36,10 +36,10 @@ class ChangelogSource(DataSource):
         given = {name.lower().removeprefix("kafka."): value for name, value in options.items()}
         topic = given.get("topic")
         if not topic:
-            raise ConfigError('format("changelog") needs the option topic')
+            raise ConfigError('format("changelog") requires the option topic')
         compacted = given.get("compacted", "true").lower()
         if compacted not in ("true", "false"):
-            raise ConfigError(f"the option compacted is true or false, not {compacted!r}")
+            raise ConfigError(f"the option compacted must be true or false, not {compacted!r}")
         settings = {name: value for name, value in given.items() if name not in _OWN}
         self._config = StreamsConfig.parse({"application.id": "changelog", **settings})
         self._what: What = "rows" if compacted == "true" else "records"

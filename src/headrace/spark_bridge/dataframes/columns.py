@@ -16,6 +16,7 @@ import orjson
 import pyarrow as pa
 from msgspec import inspect
 
+from headrace.spark_bridge.records.packs import TIMESTAMP, ddl_of
 from headrace.topology.errors import SerdeError
 from headrace.topology.graph.graph import AnySerde
 from headrace.topology.serdes._json_of import JsonOfSerde
@@ -24,21 +25,8 @@ from headrace.topology.serdes._serde import BytesSerde, DoubleSerde, IntegerSerd
 
 Plain = Callable[[Any], Any]
 
-TIMESTAMP = pa.timestamp("us", tz="UTC")
-"""Spark's timestamp type."""
-
 LAST_MS = 253_402_300_799_999
 """End of the year 9999, the last time that Spark supports."""
-
-_DDL = {
-    pa.string(): "string",
-    pa.binary(): "binary",
-    pa.bool_(): "boolean",
-    pa.int32(): "int",
-    pa.int64(): "bigint",
-    pa.float64(): "double",
-    TIMESTAMP: "timestamp",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +54,8 @@ class Column:
             return pa.array(found, self.type)
         except (pa.ArrowException, TypeError, ValueError) as error:
             raise SerdeError(
-                f"what serde {self.serde.name!r} reads is not of the Spark type "
-                f"{ddl_of(self.type)}: {error}; say another one with key_type= or value_type=, "
+                f"a value of serde {self.serde.name!r} is not of the Spark type "
+                f"{ddl_of(self.type)} ({error}). Give another type with key_type= or value_type=, "
                 "such as 'string' or 'binary'"
             ) from error
 
@@ -151,7 +139,7 @@ def json_text(value: Any) -> str:
         return orjson.dumps(value, _plain_object, orjson.OPT_SORT_KEYS).decode()
     except TypeError as error:
         raise SerdeError(
-            f"a {type(value).__name__} has no Spark type and is no JSON ({error}); say its type "
+            f"a {type(value).__name__} has no Spark type and is not JSON ({error}). Give its type "
             "with key_type= or value_type=, or 'binary' for the bytes"
         ) from error
 
@@ -213,21 +201,6 @@ def _struct_of(kind: Any, inside: tuple[Any, ...]) -> Any:
             return None
         fields.append(pa.field(one.encode_name, found))
     return pa.struct(fields)
-
-
-def ddl_of(kind: Any) -> str:
-    """Return an Arrow type as Spark DDL.
-
-    >>> ddl_of(pa.struct([pa.field("a", pa.map_(pa.string(), pa.int64()))]))
-    'struct<`a`:map<string,bigint>>'
-    """
-    if pa.types.is_struct(kind):
-        return f"struct<{','.join(f'`{one.name}`:{ddl_of(one.type)}' for one in kind)}>"
-    if pa.types.is_map(kind):
-        return f"map<{ddl_of(kind.key_type)},{ddl_of(kind.item_type)}>"
-    if pa.types.is_list(kind):
-        return f"array<{ddl_of(kind.value_type)}>"
-    return _DDL.get(kind) or str(kind)
 
 
 def times(milliseconds: Sequence[int | None]) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby, islice
@@ -10,13 +11,17 @@ from typing import Any, Literal, NamedTuple
 
 import pyarrow as pa
 
-from headrace.spark_bridge.dataframes.columns import TIMESTAMP, Column, ddl_of, times
+from headrace.spark_bridge.dataframes.columns import Column, times
+from headrace.spark_bridge.errors import ReadError
+from headrace.spark_bridge.executor_errors import sealed
 from headrace.spark_bridge.read import OpenConsumer, consumer_opener, read_range
-from headrace.spark_bridge.records.executor_errors import sealed
-from headrace.spark_bridge.records.packs import HEADERS
+from headrace.spark_bridge.records.packs import HEADERS, TIMESTAMP, schema_ddl
 from headrace.state.spec import StoreSpec
 from headrace.streams.config.config import StreamsConfig
+from headrace.streams.kafka.connectivity import reach
+from headrace.streams.kafka.group_admin import GroupAdmin
 from headrace.streams.kafka.protocols import ReceivedMessage, TopicPartition
+from headrace.streams.plan.topics import describe_as
 from headrace.topology.graph.graph import AnySerde
 
 # The final state of a changelog partition: exactly the last row of each key.
@@ -101,9 +106,33 @@ What = Literal["rows", "versions", "records"]
 class PartitionRange:
     """Partition from its first record to a fixed end."""
 
-    place: TopicPartition
+    tp: TopicPartition
     start: int
     end: int
+
+
+def fixed_ranges(
+    config: StreamsConfig, topic: str, *, to_commits: bool = False
+) -> tuple[PartitionRange, ...]:
+    """Read the current ranges; `to_commits` ends them at the application's committed offsets."""
+    reach(config.admin_config())
+    admin = GroupAdmin(config.admin_config(), timeout_s=config.task_timeout_ms / 1000)
+    facts = describe_as(admin, [topic]).get(topic)
+    if facts is None:
+        raise ReadError(f"topic {topic} does not exist{nearest(topic, admin.names())}")
+    tps = [TopicPartition(topic, number) for number in range(facts.partitions)]
+    starts, ends = admin.start_offsets(tps), admin.stable_offsets(tps)
+    if to_commits:
+        committed = admin.committed(config.application_id, decided=True)
+        reached = {tp: committed[tp].offset if tp in committed else 0 for tp in tps}
+        ends = {tp: min(end, reached[tp]) for tp, end in ends.items()}
+    return tuple(PartitionRange(tp, starts[tp], ends[tp]) for tp in tps)
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return a hint with the most similar known name, or an empty text."""
+    found = difflib.get_close_matches(name, sorted(known), n=1)
+    return f" (did you mean {found[0]}?)" if found else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +201,7 @@ class RowFormat:
 
     @property
     def ddl(self) -> str:
-        return ", ".join(f"`{name}` {ddl_of(kind)}" for name, kind in self.fields)
+        return schema_ddl(self.schema)
 
     def batches(
         self, tp: TopicPartition, records: Iterator[Sequence[ReceivedMessage]]
@@ -183,11 +212,11 @@ class RowFormat:
         elif self.what == "versions":
             rows = versions(records, None if self.spec is None else self.spec.retention_ms)
         else:
-            rows = iter(self._kept(latest(records)))
+            rows = iter(self._retained(latest(records)))
         while some := list(islice(rows, BATCH_ROWS)):
             yield self._batch(tp, some)
 
-    def _kept(self, rows: list[LatestRow]) -> list[LatestRow]:
+    def _retained(self, rows: list[LatestRow]) -> list[LatestRow]:
         time_of = None if self.spec is None else self.spec.rows.time_of
         if time_of is None or self.spec is None:
             return rows
@@ -253,8 +282,8 @@ class TopicRows:
         timeout_s = self._config.task_timeout_ms / 1000
         with sealed(full=self._config.log_errors == "full"):
             found: Iterator[Any] = read_range(
-                open_consumer, one.place, one.start, one.end, timeout_s=timeout_s
+                open_consumer, one.tp, one.start, one.end, timeout_s=timeout_s
             )
             if self._changed is not None:
                 found = map(self._changed, found)
-            yield from self._form.batches(one.place, found)
+            yield from self._form.batches(one.tp, found)

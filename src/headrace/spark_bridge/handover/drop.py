@@ -21,14 +21,14 @@ from dataclasses import dataclass
 
 from headrace.spark_bridge.cleanup import and_then
 from headrace.spark_bridge.errors import BackfillError
-from headrace.spark_bridge.handover.clients import CALL_TIMEOUT_MS, make_producer
-from headrace.spark_bridge.handover.lead import HandoverCoordinator
+from headrace.spark_bridge.handover.coordinator import HandoverCoordinator
 from headrace.spark_bridge.handover.notes import is_in_parts, marker_group, transactional_id
+from headrace.spark_bridge.handover.rows import CALL_TIMEOUT_MS, make_producer
 from headrace.spark_bridge.handover.target import HandoverTarget
 from headrace.spark_bridge.handover.units import units_of
+from headrace.spark_bridge.history.planning import is_of
 from headrace.spark_bridge.plan.job import CompiledApplication, Settings
 from headrace.spark_bridge.plan.plan import BackfillPlan
-from headrace.spark_bridge.plan.plan_identity import is_of
 from headrace.streams.admin.reset import ApplicationTopics
 from headrace.streams.kafka.access_errors import AccessError
 from headrace.streams.kafka.protocols import Probe, TopicPartition, no_probe
@@ -41,13 +41,13 @@ class DropReport:
 
     Args:
         id: of the backfill.
-        begins_anew: whether units were written, so that the application has lost its state and
+        restarts: whether units were written, so that the application has lost its state and
             offsets.
         deleted: the topics that were deleted.
     """
 
     id: str
-    begins_anew: bool
+    restarts: bool
     deleted: tuple[str, ...] = ()
 
 
@@ -69,33 +69,31 @@ def drop_from(
     *,
     probe: Probe = no_probe,
 ) -> DropReport:
-    lead = HandoverCoordinator(target, backfill_id, timeout_ms=CALL_TIMEOUT_MS, probe=probe)
-    with and_then(lambda: lead.producer.close(), quietly=True):
-        lead.take_over()
-        opened = lead.notes.open_head
+    coordinator = HandoverCoordinator(target, backfill_id, timeout_ms=CALL_TIMEOUT_MS, probe=probe)
+    with and_then(lambda: coordinator.producer.close(), quietly=True):
+        coordinator.take_over()
+        opened, head = coordinator.notes.open_head, coordinator.notes.head_of(backfill_id)
         if opened is None:
-            raise BackfillError(_not_open(target.group, backfill_id, lead))
+            state = "unknown" if head is None else head.state
+            raise BackfillError(
+                f"backfill {backfill_id} of {target.group} is not open ({state}): there is nothing "
+                "to drop"
+            )
         target.refuse_members()
-        plan = lead.notes.plan_of(opened[1])
+        plan = coordinator.notes.plan_of(opened[1])
         in_parts = is_in_parts(opened[1])
         if opened[1].state == "open":
-            lead.close_with("dropping")
+            coordinator.close_with("dropping")
         probe("drop_noted")
         deleted: tuple[str, ...] = ()
-        begins_anew = in_parts and _is_partly_written(target, application, plan)
-        if begins_anew:
+        restarts = in_parts and _is_partly_written(target, application, plan)
+        if restarts:
             deleted = _delete(target, application, plan)
             probe("drop_deleted")
-        lead.close_with("dropped")
+        coordinator.close_with("dropped")
         if plan is not None and in_parts:
             target.forget_group(marker_group(plan))
-    return DropReport(backfill_id, begins_anew, deleted)
-
-
-def _not_open(group: str, backfill_id: str, lead: HandoverCoordinator) -> str:
-    head = lead.notes.head_of(backfill_id)
-    known = f"it is {head.state}" if head is not None else "nothing is known of it"
-    return f"no backfill {backfill_id} of {group} is open: {known}; there is nothing to drop"
+    return DropReport(backfill_id, restarts, deleted)
 
 
 def _is_partly_written(
@@ -135,11 +133,11 @@ def _delete(
     )
     planned = topics.leftovers(target.group, plan.partitions if plan is not None else ())
     try:
-        there = tuple(target.admin.describe([*topics.internal, *planned]))
+        existing = tuple(target.admin.describe([*topics.internal, *planned]))
     except AccessError as error:
         # Delete implies Describe, so Delete is the operation to grant.
         raise (error.needing("Delete") if error.right == "Describe" else error) from error
-    target.admin.delete_topics(there)
+    target.admin.delete_topics(existing)
     target.admin.delete_groups([target.group])
     target.forget_topology()
-    return there
+    return existing

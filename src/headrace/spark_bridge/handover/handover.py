@@ -7,15 +7,15 @@ write a transaction per unit, and the offsets come last (`hand_over_partitioned`
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 from headrace.spark_bridge.cleanup import and_then
-from headrace.spark_bridge.driver_memory import HEAP_BYTES
 from headrace.spark_bridge.errors import BackfillError, CannotBackfillError
-from headrace.spark_bridge.handover.clients import CALL_TIMEOUT_MS, expected_ms
-from headrace.spark_bridge.handover.lead import HandoverCoordinator, fenced, other_is_open
+from headrace.spark_bridge.executor_errors import executor_error, explained_results
+from headrace.spark_bridge.handover.coordinator import HandoverCoordinator, fenced, other_is_open
 from headrace.spark_bridge.handover.notes import (
     DEADLINE,
     HandoverOptions,
@@ -24,15 +24,14 @@ from headrace.spark_bridge.handover.notes import (
     is_in_parts,
     marker_group,
 )
-from headrace.spark_bridge.handover.rows import RowWriter
+from headrace.spark_bridge.handover.rows import CALL_TIMEOUT_MS, RowWriter, expected_ms
 from headrace.spark_bridge.handover.target import HandoverTarget
 from headrace.spark_bridge.handover.units import HandoverUnit, RowFacts, UnitCounts, units_of
 from headrace.spark_bridge.handover.worker import REPORT_DDL, UnitProbe, WriteUnit, no_unit_probe
+from headrace.spark_bridge.history.planning import refuse_other_topology
 from headrace.spark_bridge.plan.plan import BackfillPlan
-from headrace.spark_bridge.plan.plan_identity import refuse_other_topology
 from headrace.spark_bridge.read import consumer_opener
-from headrace.spark_bridge.records.records import Results
-from headrace.spark_bridge.run.stage_errors import denied, said_of_results
+from headrace.spark_bridge.records.results import HEAP_BYTES, Results
 from headrace.streams.admin.backfill_gate import BackfillNote
 from headrace.streams.errors import (
     AbortableError,
@@ -50,8 +49,6 @@ from headrace.streams.kafka.protocols import (
 from headrace.streams.plan.changelog_identity import with_changelogs
 from headrace.streams.plan.progress import with_topic_id
 
-# The report of a handover.
-
 
 @dataclass(frozen=True, slots=True)
 class HandOverReport:
@@ -68,9 +65,6 @@ class HandOverReport:
     units: int = 1
     found: int = 0
     seconds: float = 0.0
-
-
-# The request for a handover, driver or partitioned.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,8 +86,23 @@ class Request:
     def with_sinks(self) -> bool:
         return self.outputs == "write"
 
-    def terms(self, how: How) -> HandoverOptions:
+    def options(self, how: How) -> HandoverOptions:
         return HandoverOptions(how, self.outputs, self.reset)
+
+
+@contextmanager
+def _coordinated(
+    request: Request, plan: BackfillPlan, timeout_ms: int, fix: str = ""
+) -> Iterator[HandoverCoordinator]:
+    """Create the coordinator of a handover, close it after the block, and explain its fencing."""
+    coordinator = HandoverCoordinator(
+        request.target, plan.id, timeout_ms=timeout_ms, probe=request.probe
+    )
+    try:
+        with and_then(lambda: coordinator.producer.close(), quietly=True):
+            yield coordinator
+    except ProducerFencedError as error:
+        raise fenced(plan.id, error, fix) from error
 
 
 # Handover in a single transaction of the driver.
@@ -107,37 +116,29 @@ ATTEMPTS_MAX = 3
 """Maximum number of attempts of the transaction, after temporary errors."""
 
 
-_SLOW = "pass handover='partitioned', or raise the brokers' transaction.max.timeout.ms"
+_SLOW = "pass handover='partitioned', or increase the brokers' transaction.max.timeout.ms"
 
 
 def driver_fits(facts: RowFacts, target: HandoverTarget) -> bool:
     """Return whether the brokers allow a transaction as long as these rows may take."""
-    return expected_ms(facts.total, facts.size) <= target.transaction_timeout_ms()
+    return expected_ms(facts.rows, facts.size) <= target.transaction_timeout_ms()
 
 
-def hand_over_by_driver(
-    results: Results, request: Request, facts: RowFacts | None = None
-) -> HandOverReport:
+def hand_over_by_driver(results: Results, request: Request, facts: RowFacts) -> HandOverReport:
     """Write everything in a single transaction; after an error, nothing is visible."""
     begun = time.monotonic()
-    facts = facts or RowFacts.of(results)
-    target = request.target
-    timeout_ms = target.transaction_timeout_ms()
-    if not driver_fits(facts, target):
+    timeout_ms = request.target.transaction_timeout_ms()
+    if not driver_fits(facts, request.target):
         raise CannotBackfillError(
-            f"{facts.total} rows of {facts.size} bytes may take "
-            f"{expected_ms(facts.total, facts.size)} ms, and the brokers abort transactions after "
-            f"{timeout_ms} ms; {_SLOW}"
+            f"the transaction would take longer than the brokers allow ({facts.rows} rows, "
+            f"{facts.size} bytes, {expected_ms(facts.rows, facts.size)} ms, limit {timeout_ms} "
+            f"ms). To hand over, {_SLOW}"
         )
     prepare_topics_for(request, facts)
-    lead = HandoverCoordinator(target, results.plan.id, timeout_ms=timeout_ms, probe=request.probe)
-    try:
-        with and_then(lambda: lead.producer.close(), quietly=True):
-            lead.open(results.plan, request.terms("driver"))
-            counts = _OneTransaction(lead, request, results, facts.largest).repeat()
-    except ProducerFencedError as error:
-        way_out = f". If it took more than {timeout_ms} ms, {_SLOW}"
-        raise fenced(results.plan.id, error, way_out) from error
+    fix = f"; if the transaction took more than {timeout_ms} ms, {_SLOW}"
+    with _coordinated(request, results.plan, timeout_ms, fix) as coordinator:
+        coordinator.open(results.plan, request.options("driver"))
+        counts = _OneTransaction(coordinator, request, results, facts.largest).repeat()
     return HandOverReport("driver", counts, seconds=time.monotonic() - begun)
 
 
@@ -153,11 +154,11 @@ def live_offsets(
 ) -> Offsets:
     """Return the offsets to commit for the application, with the offset metadata of its tasks."""
     ends = target.ends(plan)
-    silent = sorted(ends.keys() - progress.keys())
-    if silent:
+    missing = sorted(ends.keys() - progress.keys())
+    if missing:
         raise BackfillError(
-            f"no task has told its progress for {', '.join(map(str, silent[:3]))}: not all rows "
-            "of the backfill are there; run it again with the same id"
+            f"rows of the backfill are missing: no task has reported progress of "
+            f"{', '.join(map(str, missing[:3]))}. Run it again with the same id"
         )
     ids = plan.topic_ids
     changelogs = {
@@ -176,7 +177,7 @@ def live_offsets(
 class _OneTransaction:
     """Transaction of the driver, with retries."""
 
-    lead: HandoverCoordinator
+    coordinator: HandoverCoordinator
     request: Request
     results: Results
     largest: int
@@ -194,56 +195,54 @@ class _OneTransaction:
                 self.request.target.log.warning(
                     "handover_repeated", attempt=attempt, reason=str(error)
                 )
-                if self.lead.renew():
+                if self.coordinator.renew():
                     return self.counts
                 if attempt == ATTEMPTS_MAX:
-                    self._give_up(error)
+                    self._drop(error)
                     raise BackfillError(
                         f"the transaction of backfill {self.results.plan.id} failed {attempt} "
-                        f"times, at last with: {error}; nothing is visible: see that the brokers "
-                        "are well, and run it again"
+                        f"times ({error}). Nothing is visible: check the brokers, and run it again"
                     ) from error
             except ProducerFencedError:
                 raise
             except BaseException as error:
-                self._give_up(error)
+                self._drop(error)
                 raise
         raise AssertionError("unreachable")
 
-    def _give_up(self, error: BaseException) -> None:
+    def _drop(self, error: BaseException) -> None:
         """Close the plan as dropped, so that the application can start; nothing was committed."""
         try:
-            # The note is gone if its topic was deleted.
-            if self.lead.renew() or self.lead.notes.open_head is None:
+            # The note does not exist if its topic was deleted.
+            if self.coordinator.renew() or self.coordinator.notes.open_head is None:
                 return
-            self.lead.close_with("dropped")
+            self.coordinator.close_with("dropped")
         except Exception as second:
             raise BackfillError(
                 f"{error}; nothing is visible, but backfill {self.results.plan.id} is still open "
-                f"({second}): run it again with the same id, or drop it"
+                f"({second}). Run it again with the same id, or drop it"
             ) from error
 
-    def _next(self, batches: Iterator[Any]) -> Any:
-        """Return the next batch; errors here come from Spark, errors in the writer from Kafka."""
-        with said_of_results():
-            return next(batches, None)
-
     def _write(self) -> UnitCounts:
-        plan, producer = self.results.plan, self.lead.producer
+        plan, producer = self.results.plan, self.coordinator.producer
         request, target = self.request, self.request.target
-        old = target.old_keys(target.changelogs(plan), reset=request.reset)
+        old = target.old_keys(target.changelogs(plan)) if request.reset else {}
         producer.begin()
         now_ms = target.now_ms()
-        writer = RowWriter(producer, with_sinks=request.with_sinks, old=old, now_ms=now_ms)
+        writer = RowWriter(producer.send, with_sinks=request.with_sinks, old=old, now_ms=now_ms)
         self.counts = writer.counts
         batches = self.results.batches(self.largest)
-        while (batch := self._next(batches)) is not None:
+        while True:
+            with explained_results():  # errors of Spark; errors of the writer come from Kafka
+                batch = next(batches, None)
+            if batch is None:
+                break
             writer.write(batch)
-        writer.forget_old(sorted(old))
-        producer.pressure(self.lead.timeout_s)
+        writer.delete_old(sorted(old))
+        producer.pressure(self.coordinator.timeout_s)
         request.probe("handover_written")
         live = live_offsets(target, plan, writer.progress)
-        self.lead.finish(plan, live, reset=request.reset, begun=True)
+        self.coordinator.finish(plan, live, reset=request.reset, begun=True)
         return writer.counts
 
 
@@ -258,70 +257,47 @@ class _OneTransaction:
 # finds the written units, and writes the rest.
 
 
-def hand_over_partitioned(
-    results: Results, request: Request, facts: RowFacts | None = None
-) -> HandOverReport:
+def hand_over_partitioned(results: Results, request: Request, facts: RowFacts) -> HandOverReport:
     """Write each unit in its own transaction, then commit the offsets.
 
     The results must include all units that are not written yet.
     """
-    begun = time.monotonic()
-    facts = facts or RowFacts.of(results)
-    target, plan = request.target, results.plan
-    units = units_of(target.application, plan)
     prepare_topics_for(request, facts)
-    lead = HandoverCoordinator(target, plan.id, timeout_ms=CALL_TIMEOUT_MS, probe=request.probe)
-    counts = UnitCounts()
-    try:
-        with and_then(lambda: lead.producer.close(), quietly=True):
-            if lead.open(plan, request.terms("partitioned")):
-                lead.commit({marker_group(plan): _markers(target, plan, units)})
-            missing = _missing(target, plan, units)
-            if missing:
-                opened = lead.notes.open_head
-                assert opened is not None, "the plan is not open"
-                write = unit_writer(request, opened, plan, units)
-                counts = _run(results, write)
-            request.probe("handover_written")
-            _flip(lead, request, plan, units)
-    except ProducerFencedError as error:
-        raise fenced(plan.id, error) from error
-    found = len(units) - len(missing)
-    return HandOverReport("partitioned", counts, len(units), found, time.monotonic() - begun)
-
-
-def left_to_write(plan: BackfillPlan, target: HandoverTarget) -> tuple[HandoverUnit, ...]:
-    return _missing(target, plan, units_of(target.application, plan))
+    return _partitioned(results.plan, request, results)
 
 
 def finish_partitioned(plan: BackfillPlan, request: Request) -> HandOverReport:
     """Commit the offsets of a plan whose units are all written, without Spark."""
+    return _partitioned(plan, request, None)
+
+
+def _partitioned(plan: BackfillPlan, request: Request, results: Results | None) -> HandOverReport:
     begun = time.monotonic()
     units = units_of(request.target.application, plan)
-    lead = HandoverCoordinator(
-        request.target, plan.id, timeout_ms=CALL_TIMEOUT_MS, probe=request.probe
-    )
-    try:
-        with and_then(lambda: lead.producer.close(), quietly=True):
-            lead.open(plan, request.terms("partitioned"))
-            _flip(lead, request, plan, units)
-    except ProducerFencedError as error:
-        raise fenced(plan.id, error) from error
-    return HandOverReport(
-        "partitioned", UnitCounts(), len(units), len(units), time.monotonic() - begun
-    )
+    counts = UnitCounts()
+    with _coordinated(request, plan, CALL_TIMEOUT_MS) as coordinator:
+        if coordinator.open(plan, request.options("partitioned")):
+            coordinator.commit({marker_group(plan): _markers(request.target, plan)})
+        missing = left_to_write(plan, request.target)
+        if missing and results is not None:
+            opened = coordinator.notes.open_head
+            assert opened is not None, "the plan is not open"
+            counts = _run(results, unit_writer(request, opened, plan, units))
+        request.probe("handover_written")
+        _cut_over(coordinator, request, plan)
+    found = len(units) - len(missing)
+    return HandOverReport("partitioned", counts, len(units), found, time.monotonic() - begun)
 
 
-def _markers(target: HandoverTarget, plan: BackfillPlan, units: Sequence[HandoverUnit]) -> Offsets:
+def _markers(target: HandoverTarget, plan: BackfillPlan) -> Offsets:
     """Return the marker offsets of written units, with the offset metadata of their inputs."""
-    tps = [tp for unit in units for tp in unit.inputs]
+    tps = [tp for unit in units_of(target.application, plan) for tp in unit.inputs]
     return target.groups.committed_at(marker_group(plan), tps)
 
 
-def _missing(
-    target: HandoverTarget, plan: BackfillPlan, units: Sequence[HandoverUnit]
-) -> tuple[HandoverUnit, ...]:
-    found = _markers(target, plan, units)
+def left_to_write(plan: BackfillPlan, target: HandoverTarget) -> tuple[HandoverUnit, ...]:
+    found = _markers(target, plan)
+    units = units_of(target.application, plan)
     return tuple(unit for unit in units if not found.keys() >= set(unit.inputs))
 
 
@@ -355,40 +331,30 @@ def _run(results: Results, write: WriteUnit) -> UnitCounts:
     except StreamsError:
         raise
     except Exception as error:
-        what = f"a part of backfill {results.plan.id} could not be written"
-        way_out = (
-            "; the plan stays open, and so the application does not start: correct the cause and "
-            f"run the backfill again with the same id, or drop it, {DEADLINE}"
-        )
-        lacking = denied(what, error, way_out)
-        raise lacking or BackfillError(f"{what}: {_said(error)}{way_out}") from error
-    counts = UnitCounts()
-    for row in rows:
-        counts.add(UnitCounts(row["changelog"], row["sink"], row["tombstones"]))
-    return counts
+        raise executor_error(
+            f"a unit of backfill {results.plan.id} cannot be written",
+            error,
+            ". The application cannot start before you run the backfill again with the same id, or "
+            f"drop it, {DEADLINE}",
+        ) from error
+    return UnitCounts(
+        *(sum(row[name] for row in rows) for name in ("changelog", "sink", "tombstones"))
+    )
 
 
-def _said(error: Exception) -> str:
-    """Return the last error line of an executor's error."""
-    lines = [line.strip() for line in str(error).splitlines() if "Error: " in line]
-    return lines[-1] if lines else f"{type(error).__name__}: {error}"
-
-
-def _flip(
-    lead: HandoverCoordinator, request: Request, plan: BackfillPlan, units: Sequence[HandoverUnit]
-) -> None:
+def _cut_over(coordinator: HandoverCoordinator, request: Request, plan: BackfillPlan) -> None:
     """Commit the application's offsets, which completes a partitioned handover."""
     target = request.target
-    found = _markers(target, plan, units)
-    progress = {tp: committed.metadata for tp, committed in found.items()}
+    progress = {tp: committed.metadata for tp, committed in _markers(target, plan).items()}
     live = live_offsets(target, plan, progress)
     try:
-        lead.certain(lambda: lead.finish(plan, live, reset=request.reset, begun=False))
+        coordinator.finish(plan, live, reset=request.reset, begun=False)
     except (AbortableError, OutcomeUnknownError) as error:
-        raise BackfillError(
-            f"everything of backfill {plan.id} is written, but its offsets could not be committed: "
-            f"{error}; run it again with the same id, which does that alone, {DEADLINE}"
-        ) from error
+        if not coordinator.renew():
+            raise BackfillError(
+                f"all units of backfill {plan.id} are written, but its offsets are not committed "
+                f"({error}). Run it again with the same id to commit them, {DEADLINE}"
+            ) from error
     target.forget_group(marker_group(plan))
 
 
@@ -433,8 +399,8 @@ def find(backfill_id: str, target: HandoverTarget) -> BackfillState:
     plan = notes.plan_of(head)
     if plan is None:
         raise CannotBackfillError(
-            f"backfill {backfill_id} is {head.state}, and its plan cannot be read back any more: "
-            "take another id, and drop this one if it is open"
+            f"the plan of backfill {backfill_id} cannot be read (it is {head.state}). Use another "
+            "id, and drop this backfill if it is open"
         )
     if head.state == "open":
         refuse_other_topology(target.application, plan)
@@ -457,13 +423,13 @@ def finish(plan: BackfillPlan, request: Request) -> HandOverReport | None:
 
 def hand_over(results: Results, request: Request, handover: Handover = "auto") -> HandOverReport:
     """Hand over the results; "auto" chooses by size, or as an earlier attempt did."""
-    with said_of_results():
+    with explained_results():
         facts = RowFacts.of(results)
         heap = results.heap_bytes
     if handover == "auto":
         handover = chosen(results.plan, request.target, facts, reset=request.reset, heap=heap)
-    hand = hand_over_by_driver if handover == "driver" else hand_over_partitioned
-    return hand(results, request, facts)
+    write = hand_over_by_driver if handover == "driver" else hand_over_partitioned
+    return write(results, request, facts)
 
 
 def chosen(
@@ -478,7 +444,7 @@ def chosen(
     opened = target.notes().open_head
     if opened is not None and opened[1].id == plan.id and is_in_parts(opened[1]):
         return "partitioned"
-    rows = facts.total + (target.old_rows(plan) if reset else 0)
+    rows = facts.rows + (target.old_rows(plan) if reset else 0)
     size_max = min(DRIVER_BYTES_MAX, heap // DRIVER_PART_OF_HEAP)
     fits = rows <= DRIVER_ROWS_MAX and facts.size <= size_max
     return "driver" if fits and driver_fits(facts, target) else "partitioned"

@@ -10,7 +10,7 @@ import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, Protocol
+from typing import Literal
 
 from headrace.spark_bridge.errors import BackfillError, CannotBackfillError
 from headrace.spark_bridge.plan.plan import BackfillPlan
@@ -22,8 +22,8 @@ How = Literal["driver", "partitioned"]
 """In one transaction, or in a transaction per unit."""
 
 DEADLINE = (
-    "before the brokers' offsets.retention.minutes are over (seven days by default), as then "
-    "nothing keeps the application from starting with what is half written"
+    "within the brokers' offsets.retention.minutes (seven days by default), because later the "
+    "application can start with incomplete state"
 )
 """Time limit to finish or drop an interrupted backfill: its notes are offsets, which expire."""
 
@@ -33,30 +33,19 @@ _ORDER: tuple[NoteState, ...] = ("open", "dropping", "done", "dropped")
 _ID = re.compile(r"[a-zA-Z0-9._-]{1,64}")
 
 
-class PlacedGroup(Protocol):
-    """Read access to the offsets of groups.
-
-    Implemented by `headrace.streams.kafka.group_offsets.MemberlessGroup`.
-    """
-
-    def committed_at(
-        self, group: str, tps: Iterable[TopicPartition]
-    ) -> dict[TopicPartition, CommittedOffset]:
-        """Return a group's offsets at given partitions, after open transactions are decided."""
-
-
 def check_id(backfill_id: str) -> None:
     """Raise CannotBackfillError if an id cannot be part of a group's name.
 
     >>> check_id("bf 1")
     Traceback (most recent call last):
         ...
-    headrace.spark_bridge.errors.CannotBackfillError: id='bf 1': take at most 64 letters, digits, \
-dots, dashes and underscores
+    headrace.spark_bridge.errors.CannotBackfillError: id= must be at most 64 letters, digits, \
+dots, dashes and underscores, not 'bf 1'
     """
     if not _ID.fullmatch(backfill_id):
         raise CannotBackfillError(
-            f"id={backfill_id!r}: take at most 64 letters, digits, dots, dashes and underscores"
+            "id= must be at most 64 letters, digits, dots, dashes and underscores, not "
+            f"{backfill_id!r}"
         )
 
 
@@ -104,16 +93,16 @@ def marker_group(plan: BackfillPlan) -> str:
     return f"{backfill_group(plan.application_id)}-{plan.id}-{_hash(plan)}"
 
 
-def note_places(
+def note_partitions(
     sources: Iterable[str], internal: Iterable[str], partitions: Mapping[str, int]
 ) -> tuple[TopicPartition, ...]:
     """Return the partitions for notes, external topics first: their offsets survive a drop."""
 
-    def places(topics: Iterable[str]) -> list[TopicPartition]:
+    def sort(topics: Iterable[str]) -> list[TopicPartition]:
         found = [TopicPartition(t, p) for t in set(topics) for p in range(partitions.get(t, 0))]
         return sorted(found, key=lambda tp: (tp.partition, tp.topic))
 
-    return tuple(dict.fromkeys([*places(sources), *places(internal)]))
+    return tuple(dict.fromkeys([*sort(sources), *sort(internal)]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,14 +113,12 @@ class HandoverNotes:
         tps: the partitions that may have notes.
     """
 
-    places: Sequence[TopicPartition]
+    tps: Sequence[TopicPartition]
     found: Mapping[TopicPartition, BackfillNote]
 
     @classmethod
-    def read(
-        cls, application_id: str, cluster: PlacedGroup, tps: Sequence[TopicPartition]
-    ) -> HandoverNotes:
-        offsets = cluster.committed_at(backfill_group(application_id), tps)
+    def of(cls, offsets: Offsets, tps: Sequence[TopicPartition]) -> HandoverNotes:
+        """Decode the notes from the committed offsets of the group."""
         notes = {tp: BackfillNote.decode(c.metadata) for tp, c in offsets.items()}
         return cls(tps, {tp: note for tp, note in notes.items() if note is not None})
 
@@ -161,27 +148,26 @@ class HandoverNotes:
         plan = BackfillPlan.from_text("".join(parts[i] for i in range(head.count)))
         if not head.digest.endswith(_hash(plan)):
             raise BackfillError(
-                f"the plan of backfill {plan.id} cannot be read back as it was written; drop it "
-                "with the version that began it"
+                f"the plan of backfill {plan.id} has another digest than its notes. Drop it with "
+                "the version that started it"
             )
         return plan
 
-    def opened(self, plan: BackfillPlan, terms: HandoverOptions) -> Offsets:
+    def opened(self, plan: BackfillPlan, options: HandoverOptions) -> Offsets:
         """Return the notes that open a plan; raise if it needs more partitions than there are."""
         text = plan.to_text()
         parts = [text[i : i + _PART_BYTES] for i in range(0, len(text), _PART_BYTES)]
-        if len(parts) > len(self.places):
+        if len(parts) > len(self.tps):
             raise CannotBackfillError(
-                f"the plan takes {len(text)} bytes of offset metadata, and there are "
-                f"{len(self.places)} partitions for it; hand over with handover='driver'"
+                f"the plan does not fit into offset metadata ({len(text)} bytes, {len(self.tps)} "
+                "partitions). Hand over with handover='driver'"
             )
-        digest, count = terms.digest(plan), len(parts)
+        digest, count = options.digest(plan), len(parts)
         notes = (
             BackfillNote("open", plan.id, digest, i, count, part) for i, part in enumerate(parts)
         )
         return {
-            tp: CommittedOffset(0, note.encode())
-            for tp, note in zip(self.places, notes, strict=False)
+            tp: CommittedOffset(0, note.encode()) for tp, note in zip(self.tps, notes, strict=False)
         }
 
     def again(self, backfill_id: str) -> Offsets:

@@ -13,19 +13,19 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from headrace.spark_bridge.errors import CannotBackfillError
-from headrace.spark_bridge.handover.notes import HandoverNotes, PlacedGroup, note_places
+from headrace.spark_bridge.handover.notes import HandoverNotes, note_partitions
 from headrace.spark_bridge.handover.rows import OldKeys, read_old_keys
-from headrace.spark_bridge.history.planning import HistoryAdmin
+from headrace.spark_bridge.history.planning import HistoryAdmin, refuse_other_topics
 from headrace.spark_bridge.plan.job import CompiledApplication
 from headrace.spark_bridge.plan.plan import BackfillPlan
-from headrace.spark_bridge.plan.plan_identity import refuse_other_topics
 from headrace.spark_bridge.read import OpenConsumer, consumer_opener
 from headrace.state.log import get_logger
+from headrace.streams.admin.backfill_gate import backfill_group
 from headrace.streams.config.config import StreamsConfig
 from headrace.streams.errors import StreamsError
 from headrace.streams.kafka.access_errors import GroupDeniedError
 from headrace.streams.kafka.protocols import Log, Member, Offsets, TopicFacts, TopicPartition
-from headrace.streams.plan.deployed import OffsetClient, forget, forgotten
+from headrace.streams.plan.deployed import DescribedGroups, forget, forgotten
 from headrace.streams.plan.topic_plan import topic_names
 from headrace.streams.plan.topics import describe_as
 from headrace.streams.worker.retention import FOR_EVER, window_topics
@@ -52,17 +52,13 @@ class TargetAdmin(HistoryAdmin, Protocol):
         """Delete topics, and wait until they are gone."""
 
 
-class GroupCluster(OffsetClient, PlacedGroup, Protocol):
-    """Offsets of groups, implemented by `headrace.streams.kafka.group_offsets.MemberlessGroup`."""
-
-
 @dataclass(frozen=True, slots=True)
 class HandoverTarget:
     """Application that receives a backfill, with the preconditions of the handover."""
 
     application: CompiledApplication
     admin: TargetAdmin
-    groups: GroupCluster
+    groups: DescribedGroups
     open_consumer: OpenConsumer
     log: Log
     now_ms: Callable[[], int]
@@ -108,35 +104,31 @@ class HandoverTarget:
         sources = [t for plan in plans for t in plan.topics.sources]
         partitions = {name: facts.partitions for name, facts in self.topics().items()}
         internal = [name for name in partitions if name not in sources]
-        tps = note_places(sources, internal, partitions)
-        return HandoverNotes.read(self.group, self.groups, tps)
+        tps = note_partitions(sources, internal, partitions)
+        return HandoverNotes.of(self.groups.committed_at(backfill_group(self.group), tps), tps)
 
     def inputs(self, plan: BackfillPlan) -> tuple[TopicPartition, ...]:
         names = {t for sub in self.application.plans.values() for t in sub.topics.all_sources}
-        return tuple(
-            TopicPartition(name, p) for name in sorted(names) for p in range(plan.partitions[name])
-        )
+        return _partitions(plan, names)
 
     def changelogs(self, plan: BackfillPlan) -> tuple[TopicPartition, ...]:
         names = {t for sub in self.application.plans.values() for t in sub.changelogs.values()}
-        return tuple(
-            TopicPartition(name, p) for name in sorted(names) for p in range(plan.partitions[name])
-        )
+        return _partitions(plan, names)
 
     def ends(self, plan: BackfillPlan) -> dict[TopicPartition, int]:
         """Return the plan's ends, and current ends of repartition topics, to skip old records."""
         internal = [tp for tp in self.inputs(plan) if tp not in plan.ends]
         return {**plan.ends, **(self.admin.end_offsets(internal) if internal else {})}
 
-    # -- refusals ----------------------------------------------------------------------------
+    # -- checks ------------------------------------------------------------------------------
 
     def refuse_members(self) -> None:
         members = self.admin.members(self.group)
         if members:
             raise CannotBackfillError(
-                f"the application {self.group} runs: its group has the members "
-                f"{', '.join(map(str, members))}; stop all its workers. One that was killed is a "
-                "member until consumer.session.timeout.ms is over"
+                f"the application {self.group} is running (members of its group: "
+                f"{', '.join(map(str, members))}). Stop all its workers; a killed worker remains a "
+                "member for consumer.session.timeout.ms"
             )
 
     def refuse_other_topics(self, plan: BackfillPlan) -> None:
@@ -147,28 +139,26 @@ class HandoverTarget:
         found = self.groups.committed_at(self.group, self.inputs(plan))
         if found and not reset:
             raise CannotBackfillError(
-                f"the application {self.group} has committed offsets ({_named(found)}): it has "
-                "processed records already; pass reset=True (--reset) to replace its state and its "
-                "offsets by the backfill's, or give the backfill another application.id"
+                f"the application {self.group} has already committed offsets ({_named(found)}). "
+                "Pass reset=True (--reset) to replace its state and its offsets, or use another "
+                "application.id"
             )
 
     def refuse_rows(self, plan: BackfillPlan, *, reset: bool) -> None:
         """Raise if changelogs have rows that may not or cannot be replaced."""
         versioned = self._versioned_changelogs()
-        asked = [p for p in self.changelogs(plan) if not reset or p.topic in versioned]
-        found = self._old_keys(asked)
+        tps = [tp for tp in self.changelogs(plan) if not reset or tp.topic in versioned]
+        found = self.old_keys(tps)
         if not found:
             return
         if reset:
             raise CannotBackfillError(
-                f"changelogs of versioned stores have rows already ({_named(found)}), and versions "
-                "of before would stay between those of the backfill; run headrace reset first, "
-                "which deletes the changelogs"
+                f"changelogs of versioned stores already have versions, which would remain between "
+                f"the versions of the backfill ({_named(found)}). Delete them with headrace reset"
             )
         raise CannotBackfillError(
-            f"the application {self.group} has no offsets, and changelogs with rows "
-            f"({_named(found)}), which would be taken for its state; pass reset=True (--reset) to "
-            "replace them, or run headrace reset"
+            f"the changelogs of application {self.group} have rows, although it has no offsets "
+            f"({_named(found)}). Pass reset=True (--reset) to replace them, or run headrace reset"
         )
 
     def _versioned_changelogs(self) -> set[str]:
@@ -179,23 +169,15 @@ class HandoverTarget:
             if store.spec.layout == "versioned" and store.name in plan.changelogs
         }
 
-    def _old_keys(self, tps: Sequence[TopicPartition]) -> OldKeys:
-        starts, ends = self.admin.start_offsets(tps), self.admin.stable_offsets(tps)
-        ranges = {tp: (starts[tp], ends[tp]) for tp in tps}
-        return read_old_keys(self.open_consumer, ranges, timeout_s=self._timeout_s)
+    def old_keys(self, tps: Sequence[TopicPartition]) -> OldKeys:
+        timeout_s = self.config.task_timeout_ms / 1000
+        return read_old_keys(self.admin, self.open_consumer, tps, timeout_s)
 
     def old_rows(self, plan: BackfillPlan) -> int:
         """Return an upper bound for the rows in the changelogs, including obsolete records."""
         tps = self.changelogs(plan)
         starts, ends = self.admin.start_offsets(tps), self.admin.stable_offsets(tps)
         return sum(ends[tp] - starts[tp] for tp in tps)
-
-    def old_keys(self, tps: Sequence[TopicPartition], *, reset: bool) -> OldKeys:
-        return self._old_keys(tps) if reset else {}
-
-    @property
-    def _timeout_s(self) -> float:
-        return self.config.task_timeout_ms / 1000
 
     # -- retention ---------------------------------------------------------------------------
 
@@ -205,8 +187,8 @@ class HandoverTarget:
         missing = sorted(oldest_ms.keys() - facts.keys())
         if missing:
             raise CannotBackfillError(
-                f"topics that the topology writes to do not exist: {', '.join(missing)}; create "
-                "them with a retention that keeps the history's records, or pass outputs='skip'"
+                f"sink topics do not exist ({', '.join(missing)}). Create them with a retention "
+                "that keeps the history's records, or pass outputs='skip'"
             )
         problems = []
         for name, at_ms in oldest_ms.items():
@@ -216,13 +198,13 @@ class HandoverTarget:
             age_ms = self.now_ms() - at_ms
             if age_ms >= kept_ms:
                 problems.append(
-                    f"{name} deletes records after {kept_ms} ms, and the oldest for it is {age_ms} "
-                    f"ms old (headrace topics set {name} retention.ms=-1 keeps them)"
+                    f"{name} deletes records after {kept_ms} ms, and its oldest record is {age_ms} "
+                    f"ms old: headrace topics set {name} retention.ms=-1 keeps it"
                 )
         if problems:
             raise CannotBackfillError(
-                f"sinks would lose what is written to them: {'; '.join(problems)}; raise "
-                "retention.ms there, or pass outputs='skip' (--outputs skip) to write state alone"
+                f"sinks would delete records of the backfill ({'; '.join(problems)}). Increase "
+                "their retention.ms, or pass outputs='skip' (--outputs skip) to write only state"
             )
 
     def protect_windows(self, oldest_ms: Mapping[str, int]) -> None:
@@ -241,9 +223,8 @@ class HandoverTarget:
                 self.admin.alter_config(name, {"retention.ms": FOR_EVER})
             except StreamsError as error:
                 raise CannotBackfillError(
-                    f"{name} would delete windows of the history before the live application has "
-                    f"read them, and its retention.ms cannot be set to -1: {error}; set it, or "
-                    "grant AlterConfigs on it"
+                    f"{name} would delete windows before the live application reads them, and its "
+                    f"retention.ms cannot be changed ({error}). Set it to -1, or grant AlterConfigs"
                 ) from error
             self.log.warning("retention_suspended", topic=name, oldest_window_ms=oldest_ms[name])
 
@@ -314,6 +295,12 @@ _NOT_IN_TRANSACTIONS = frozenset(
     }
 )
 """Settings of applications without transactions that transactions do not support."""
+
+
+def _partitions(plan: BackfillPlan, topics: Iterable[str]) -> tuple[TopicPartition, ...]:
+    return tuple(
+        TopicPartition(name, p) for name in sorted(topics) for p in range(plan.partitions[name])
+    )
 
 
 def _named(tps: Mapping[TopicPartition, object]) -> str:

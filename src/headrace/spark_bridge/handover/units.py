@@ -6,11 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from headrace.spark_bridge.errors import BackfillError
 from headrace.spark_bridge.plan.job import CompiledApplication
 from headrace.spark_bridge.plan.plan import BackfillPlan
-from headrace.spark_bridge.records.records import Results
-from headrace.spark_bridge.run.task_run import tasks_of
+from headrace.spark_bridge.records.results import Results
 from headrace.streams.kafka.protocols import TopicPartition
 
 
@@ -33,14 +31,8 @@ def units_of(application: CompiledApplication, plan: BackfillPlan) -> tuple[Hand
     """Return the units of a backfill, which are the Spark partitions of its stages."""
     units: list[HandoverUnit] = []
     for stage in plan.stages:
-        tasks = [
-            (sub, d)
-            for sub in stage
-            for d in range(tasks_of(application.plans[sub].topics.all_sources, plan))
-        ]
-        read = {t for sub in stage for t in application.plans[sub].topics.all_sources}
-        written = {t for sub in stage for t in application.plans[sub].topics.repartition_sinks}
-        together = [tasks] if not read.isdisjoint(written) else [[task] for task in tasks]
+        tasks = application.tasks(stage, plan)
+        together = [tasks] if application.writes_to_itself(stage) else [[task] for task in tasks]
         units += [_unit(application, plan, some) for some in together]
     return tuple(units)
 
@@ -66,11 +58,6 @@ class UnitCounts:
     sink: int = 0
     tombstones: int = 0
 
-    def add(self, other: UnitCounts) -> None:
-        self.changelog += other.changelog
-        self.sink += other.sink
-        self.tombstones += other.tombstones
-
     @property
     def total(self) -> int:
         return self.changelog + self.sink + self.tombstones
@@ -81,13 +68,13 @@ class RowFacts:
     """Number, size and age of the rows to write.
 
     Args:
-        rows: number of rows of each task.
+        rows: number of all rows.
         oldest_ms: the smallest timestamp of each topic, by kind and topic.
         size: of all rows, in bytes.
         largest: size of the largest Spark partition, in bytes.
     """
 
-    rows: Mapping[tuple[int, int], int] = field(default_factory=dict)
+    rows: int = 0
     oldest_ms: Mapping[tuple[str, str], int] = field(default_factory=dict)
     size: int = 0
     largest: int = 0
@@ -102,28 +89,16 @@ class RowFacts:
             F.min("oldest").alias("oldest"),
             F.sum(F.octet_length("data")).alias("size"),
         ]
-        tps = ["sub", "d", "kind", "topic", F.spark_partition_id().alias("place")]
-        found: list[Any] = results.packs.groupBy(*tps).agg(*wanted).collect()
+        groups = ["kind", "topic", F.spark_partition_id().alias("part")]
+        found: list[Any] = results.packs.groupBy(*groups).agg(*wanted).collect()
         sizes: dict[int, int] = {}
-        rows: dict[tuple[int, int], int] = {}
         oldest: dict[tuple[str, str], int] = {}
         for row in found:
-            task, topic = (row["sub"], row["d"]), (row["kind"], row["topic"])
-            rows[task] = rows.get(task, 0) + row["rows"]
+            topic, part = (row["kind"], row["topic"]), row["part"]
             oldest[topic] = min(oldest.get(topic, row["oldest"]), row["oldest"])
-            sizes[row["place"]] = sizes.get(row["place"], 0) + (row["size"] or 0)
+            sizes[part] = sizes.get(part, 0) + (row["size"] or 0)
+        rows = sum(row["rows"] for row in found)
         return cls(rows, oldest, sum(sizes.values()), max(sizes.values(), default=0))
-
-    @property
-    def total(self) -> int:
-        return sum(self.rows.values())
 
     def oldest(self, kind: str) -> dict[str, int]:
         return {topic: at for (found, topic), at in self.oldest_ms.items() if found == kind}
-
-
-def unit_of(units: Mapping[tuple[int, int], HandoverUnit], task: tuple[int, int]) -> HandoverUnit:
-    found = units.get(task)
-    if found is None:
-        raise BackfillError(f"there are rows of task {task[0]}_{task[1]}, which the plan has not")
-    return found

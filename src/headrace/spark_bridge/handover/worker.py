@@ -25,29 +25,36 @@ import pyarrow.compute as pc
 
 from headrace.spark_bridge.cleanup import and_then
 from headrace.spark_bridge.errors import BackfillError
-from headrace.spark_bridge.handover.clients import CALL_TIMEOUT_MS, group_metadata, make_producer
 from headrace.spark_bridge.handover.notes import marker_group, transactional_id
-from headrace.spark_bridge.handover.rows import OldKeys, RowWriter, read_old_keys
-from headrace.spark_bridge.handover.units import HandoverUnit, unit_of
+from headrace.spark_bridge.handover.rows import (
+    CALL_TIMEOUT_MS,
+    OldKeys,
+    RowWriter,
+    group_metadata,
+    make_producer,
+    read_old_keys,
+)
+from headrace.spark_bridge.handover.units import HandoverUnit
 from headrace.spark_bridge.plan.plan import BackfillPlan
 from headrace.spark_bridge.read import OpenConsumer
+from headrace.spark_bridge.records.packs import schema_ddl
 from headrace.state.log import get_logger
 from headrace.streams.admin.backfill_gate import BackfillNote, backfill_group
 from headrace.streams.errors import ProducerFencedError
 from headrace.streams.kafka.protocols import CommittedOffset, Offsets, TopicPartition
 
-REPORT_DDL = "unit string, written boolean, changelog long, sink long, tombstones long"
 _REPORT = pa.schema(
-    [
-        pa.field("unit", pa.string()),
-        pa.field("written", pa.bool_()),
-        pa.field("changelog", pa.int64()),
-        pa.field("sink", pa.int64()),
-        pa.field("tombstones", pa.int64()),
-    ]
+    {
+        "unit": pa.string(),
+        "written": pa.bool_(),
+        "changelog": pa.int64(),
+        "sink": pa.int64(),
+        "tombstones": pa.int64(),
+    }
 )
+REPORT_DDL = schema_ddl(_REPORT)
 
-_LOOK_AGAIN_S = 0.5
+_POLL_S = 0.5
 _CALL_TIMEOUT_S = CALL_TIMEOUT_MS / 1000
 
 UnitProbe = Callable[[str, str], Any]
@@ -71,11 +78,11 @@ def markers_of(
     plan: BackfillPlan, unit: HandoverUnit, progress: Mapping[TopicPartition, str]
 ) -> Offsets:
     """Return the offsets that mark a unit as written, with the offset metadata of its inputs."""
-    silent = sorted(set(unit.inputs) - progress.keys())
-    if silent:
+    missing = sorted(set(unit.inputs) - progress.keys())
+    if missing:
         raise BackfillError(
-            f"unit {unit.name} has no rows that tell the progress for "
-            f"{', '.join(map(str, silent[:3]))}: not all of what was computed is there"
+            f"rows of unit {unit.name} are missing: it has no progress of "
+            f"{', '.join(map(str, missing[:3]))}"
         )
     return {p: CommittedOffset(plan.ends.get(p, 0), progress[p]) for p in unit.inputs}
 
@@ -92,7 +99,7 @@ class WriteUnit:
         consumer: opens the consumer that reads changelogs, or None if they are empty.
         now_ms: the timestamp of tombstones, the same in each attempt.
         timeout_s: maximum duration of a unit's transaction, in seconds.
-        patience_s: minimum time that a fenced attempt waits for the other attempt, in seconds.
+        wait_s: minimum time that a fenced attempt waits for the other attempt, in seconds.
     """
 
     plan: str
@@ -106,22 +113,26 @@ class WriteUnit:
     now_ms: int
     timeout_s: float
     probe: UnitProbe = no_unit_probe
-    patience_s: float = 60.0
+    wait_s: float = 60.0
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Write the units of a Spark partition: several if Spark merged equal partitionings."""
         by_task = {task: unit for unit in self.units for task in unit.tasks}
         filled = (batch for batch in batches if batch.num_rows)
         seen: set[str] = set()
-        for unit, rows in groupby(filled, key=lambda batch: unit_of(by_task, _task(batch))):
+
+        def unit_of(batch: pa.RecordBatch) -> HandoverUnit:
+            task = batch.column("sub")[0].as_py(), batch.column("d")[0].as_py()
+            if task not in by_task:
+                raise BackfillError(f"the plan does not have task {task[0]}_{task[1]} of the rows")
+            return by_task[task]
+
+        for unit, rows in groupby(filled, key=unit_of):
             if unit.name in seen:
                 raise BackfillError(_mixed(unit))
             seen.add(unit.name)
             report = self._write_or_find(unit, rows)
-            columns = [
-                pa.array([value], field.type) for value, field in zip(report, _REPORT, strict=True)
-            ]
-            yield pa.RecordBatch.from_arrays(columns, schema=_REPORT)
+            yield pa.RecordBatch.from_pylist([report._asdict()], schema=_REPORT)
 
     def _write_or_find(self, unit: HandoverUnit, batches: Iterator[pa.RecordBatch]) -> UnitReport:
         """Write a unit, or wait until a concurrent attempt has written it."""
@@ -132,24 +143,24 @@ class WriteUnit:
             took_s = time.monotonic() - begun_s
             if took_s >= self.timeout_s:
                 raise BackfillError(
-                    f"unit {unit.name} took {took_s:.0f} s, and the brokers have aborted its "
-                    f"transaction after {self.timeout_s:.0f} s ({error}); raise their "
+                    f"the brokers have aborted the transaction of unit {unit.name} (after "
+                    f"{took_s:.0f} s, limit {self.timeout_s:.0f} s; {error}). Increase their "
                     "transaction.max.timeout.ms"
                 ) from error
             self.probe("fenced", unit.name)
             # The other attempt started later, and may take as long.
-            if not self._is_written_within(unit, self.patience_s + 2 * took_s):
+            if not self._is_written_within(unit, self.wait_s + 2 * took_s):
                 raise
         get_logger().info("unit_found", unit=unit.name)
         return UnitReport(unit.name, written=False)
 
-    def _is_written_within(self, unit: HandoverUnit, patience_s: float) -> bool:
+    def _is_written_within(self, unit: HandoverUnit, wait_s: float) -> bool:
         plan = BackfillPlan.from_text(self.plan)
-        give_up_at_s = time.monotonic() + min(patience_s, self.timeout_s)
+        deadline_s = time.monotonic() + min(wait_s, self.timeout_s)
         while not self._is_written(plan, unit):
-            if time.monotonic() >= give_up_at_s:
+            if time.monotonic() >= deadline_s:
                 return False
-            time.sleep(_LOOK_AGAIN_S)
+            time.sleep(_POLL_S)
         return True
 
     def _write(self, unit: HandoverUnit, batches: Iterator[pa.RecordBatch]) -> UnitReport:
@@ -166,12 +177,14 @@ class WriteUnit:
                 return UnitReport(unit.name, written=False)
             old = self._old_keys(unit)
             producer.begin()
-            writer = RowWriter(producer, with_sinks=self.with_sinks, old=old, now_ms=self.now_ms)
+            writer = RowWriter(
+                producer.send, with_sinks=self.with_sinks, old=old, now_ms=self.now_ms
+            )
             for batch in batches:
                 _check_tasks(batch, unit)
                 writer.write(batch)
                 self.probe("batch", unit.name)
-            writer.forget_old(unit.changelogs)
+            writer.delete_old(unit.changelogs)
             producer.pressure(self.timeout_s)
             self.probe("written", unit.name)
             group = marker_group(plan)
@@ -192,7 +205,7 @@ class WriteUnit:
         note = BackfillNote.decode(found[self.head].metadata) if found else None
         if note is None or (note.state, note.id, note.digest) != ("open", plan.id, self.digest):
             raise BackfillError(
-                f"backfill {plan.id} is not open any more: another driver has ended it"
+                f"backfill {plan.id} is no longer open: another driver has ended it"
             )
         return len(groups.committed_at(marker_group(plan), unit.inputs)) == len(unit.inputs)
 
@@ -202,14 +215,7 @@ class WriteUnit:
         if self.consumer is None or not unit.changelogs:
             return {}
         admin = LiveAdmin(self.clients, timeout_s=_CALL_TIMEOUT_S)
-        starts = admin.start_offsets(unit.changelogs)
-        ends = admin.stable_offsets(unit.changelogs)
-        ranges = {tp: (starts[tp], ends[tp]) for tp in unit.changelogs}
-        return read_old_keys(self.consumer, ranges, timeout_s=_CALL_TIMEOUT_S)
-
-
-def _task(batch: pa.RecordBatch) -> tuple[int, int]:
-    return batch.column("sub")[0].as_py(), batch.column("d")[0].as_py()
+        return read_old_keys(admin, self.consumer, unit.changelogs, _CALL_TIMEOUT_S)
 
 
 def _check_tasks(batch: pa.RecordBatch, unit: HandoverUnit) -> None:
@@ -221,6 +227,6 @@ def _check_tasks(batch: pa.RecordBatch, unit: HandoverUnit) -> None:
 
 def _mixed(unit: HandoverUnit) -> str:
     return (
-        f"rows of unit {unit.name} and of others are mixed in one partition of Spark; see that "
-        "nothing changes the order of a cached frame"
+        f"rows of unit {unit.name} and of other units are mixed in a Spark partition. Make sure "
+        "that the order of cached frames is not changed"
     )

@@ -1,18 +1,23 @@
-"""Planning of a backfill: reads offsets and topics of the cluster once, and fixes the ends."""
+"""Planning of a backfill: reads offsets and topics of the cluster once, and fixes the ends.
+
+A plan has the ids of its topics, and a digest of its topology. If a topic was deleted and created
+again, the offsets of a plan are meaningless, and so are the markers of written units, because their
+rows are gone. Units of two topologies do not form a consistent state.
+"""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Collection, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal, Protocol
 
 from headrace.spark_bridge.errors import CannotBackfillError
 from headrace.spark_bridge.plan.job import CompiledApplication
 from headrace.spark_bridge.plan.plan import BackfillPlan
-from headrace.spark_bridge.plan.plan_identity import topology_digest
 from headrace.streams.kafka.protocols import TopicFacts, TopicPartition
+from headrace.streams.plan.deployment import Deployment
 from headrace.streams.plan.flow import reached
 from headrace.streams.plan.plan import SubPlan
 from headrace.streams.plan.topic_plan import SubTopologyTopics, plan_internal_topics, topic_names
@@ -50,14 +55,6 @@ class InputEnds:
         return self._admin.offsets_at(partitions, timestamp_ms, committed=self._committed)
 
 
-@dataclass(frozen=True, slots=True)
-class Ranges:
-    """Offset ranges of partitions."""
-
-    starts: dict[TopicPartition, int]
-    ends: dict[TopicPartition, int]
-
-
 def make_plan(
     application: CompiledApplication,
     admin: HistoryAdmin,
@@ -78,20 +75,18 @@ def make_plan(
     ]
     late = {t for plan in plans for t, r in plan.offset_resets.items() if r == "latest"}
     found = InputEnds(admin, committed=application.config.reads_committed)
-    inputs = ranges(found, external, until, cuts or {}, late)
+    starts, ends = ranges(found, external, until, cuts or {}, late)
     global_topics = {plan.topic for plan in application.global_plans}
-    looked_up = [TopicPartition(t, p) for t in global_topics for p in range(partitions[t])]
-    tables = ranges(admin, looked_up, "latest", {}, ())
+    tables = [TopicPartition(t, p) for t in global_topics for p in range(partitions[t])]
     return BackfillPlan(
         application.config.application_id,
         id,
         now_ms,
         stages_of(plans),
         partitions,
-        inputs.starts,
-        inputs.ends,
-        tables.starts,
-        tables.ends,
+        starts,
+        ends,
+        *ranges(admin, tables, "latest", {}, ()),
         tuple(sorted({tp.topic for tp in cuts or {}})),
         topic_ids=topic_ids,
         topology=topology_digest(application),
@@ -117,8 +112,8 @@ def _topics(
     missing = sorted(sinks - found_sinks.keys())
     if missing:
         raise CannotBackfillError(
-            f"topics that the topology writes to do not exist: {', '.join(missing)}; create them "
-            "with a retention that keeps the history's records"
+            f"sink topics do not exist ({', '.join(missing)}). Create them with a retention that "
+            "keeps the history's records"
         )
     if create:
         facts = prepare_topics(
@@ -147,8 +142,8 @@ def ranges(
     until: Until,
     cuts: Mapping[TopicPartition, int],
     late: Collection[str],
-) -> Ranges:
-    """Return the offset range to read of each partition.
+) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
+    """Return the first offset to read of each partition, and the offset to stop before.
 
     Args:
         cuts: first offset, for partitions whose earlier records are in an archive.
@@ -158,11 +153,11 @@ def ranges(
     ends = dict(stable)
     if isinstance(until, datetime):
         if until.tzinfo is None:
-            raise CannotBackfillError("until= is a time without a time zone; give it one")
+            raise CannotBackfillError("until= has no time zone. Add one, such as timezone.utc")
         found = admin.offsets_at(tps, int(until.timestamp() * 1000))
         ends = {p: stable[p] if at is None else min(at, stable[p]) for p, at in found.items()}
     elif until != "latest":
-        ends = _asked_for(until, starts, stable)
+        ends = _requested(until, starts, stable)
     for tp in tps:
         cut = cuts.get(tp)
         if cut is not None:
@@ -172,10 +167,10 @@ def ranges(
             starts[tp] = ends[tp]
     # Nothing is read after the requested end, neither from Kafka nor from archives.
     starts = {tp: min(start, ends[tp]) for tp, start in starts.items()}
-    return Ranges(starts, ends)
+    return starts, ends
 
 
-def _asked_for(
+def _requested(
     until: Mapping[TopicPartition, int],
     starts: Mapping[TopicPartition, int],
     stable: Mapping[TopicPartition, int],
@@ -184,24 +179,25 @@ def _asked_for(
     unknown = sorted(asked.keys() - stable.keys())
     if unknown:
         raise CannotBackfillError(
-            f"until= names {', '.join(map(str, unknown))}, which the topology does not read"
+            f"until= has partitions that are not inputs ({', '.join(map(str, unknown))}). Remove "
+            "them"
         )
     missing = sorted(stable.keys() - asked.keys())
     if missing:
         raise CannotBackfillError(
-            f"until= does not say where {', '.join(map(str, missing))} end; give an offset for "
-            "each input partition"
+            f"until= lacks input partitions ({', '.join(map(str, missing))}). Give an offset for "
+            "each of them"
         )
     for tp, end in asked.items():
         if end > stable[tp]:
             raise CannotBackfillError(
-                f"until= asks for {tp} up to offset {end}, and what is decided ends at "
-                f"{stable[tp]}; ask for less, or wait for open transactions"
+                f"until= is after the last stable offset, {stable[tp]} ({tp}, offset {end}). Give "
+                "an earlier offset, or wait until open transactions have ended"
             )
         if end < starts[tp]:
             raise CannotBackfillError(
-                f"until= asks for {tp} up to offset {end}, and the records before "
-                f"{starts[tp]} are deleted: the live application could not go on from there"
+                f"until= is before the first offset that is not deleted, {starts[tp]} ({tp}, "
+                f"offset {end}). Give a later offset, so that the live application can continue"
             )
     return asked
 
@@ -209,13 +205,13 @@ def _asked_for(
 def _check_cut(tp: TopicPartition, cut: int, start: int, stable: int) -> None:
     if cut < start:
         raise CannotBackfillError(
-            f"the archive of {tp} ends before offset {cut}, and Kafka has the records from "
-            f"{start} on: those between are nowhere; bring the archive up to date"
+            f"records between the archive and Kafka are lost ({tp}, offsets {cut} to {start}). "
+            "Update the archive"
         )
     if cut > stable:
         raise CannotBackfillError(
-            f"the archive of {tp} reaches offset {cut}, and Kafka's decided records end at "
-            f"{stable}; is it of another topic, or were its offsets counted anew?"
+            f"the archive ends after the last stable offset, {stable} ({tp}, offset {cut}). Check "
+            "whether it is of another topic, or of one that was re-created"
         )
 
 
@@ -241,3 +237,47 @@ def stages_of(plans: Sequence[SubPlan]) -> tuple[tuple[int, ...], ...]:
                 done |= circle
                 break
     return tuple(stages)
+
+
+# -- identity --------------------------------------------------------------------------------------
+
+
+def topology_digest(application: CompiledApplication) -> str:
+    """Return a digest of the tasks, stores and topics of a topology, but not of its functions."""
+    plans = sorted(application.plans.values(), key=lambda plan: plan.id)
+    tasks = [(plan.id, plan.topics.all_sources, sorted(plan.sinks)) for plan in plans]
+    described = f"{Deployment.of(plans, application.config)!r}\n{tasks!r}"
+    return hashlib.sha256(described.encode()).hexdigest()[:16]
+
+
+def is_of(application: CompiledApplication, plan: BackfillPlan) -> bool:
+    """Return whether a plan was made for this topology; True for plans without a digest."""
+    return plan.topology in ("", topology_digest(application))
+
+
+def refuse_other_topology(application: CompiledApplication, plan: BackfillPlan) -> None:
+    if not is_of(application, plan):
+        raise CannotBackfillError(
+            f"backfill {plan.id} of {plan.application_id} was started with another topology (other "
+            "sub-topologies, stores or topics) or by another version of Headrace. Continue it with "
+            f"that program, or drop it with {_drop(plan)}"
+        )
+
+
+def refuse_other_topics(plan: BackfillPlan, facts: Mapping[str, TopicFacts]) -> None:
+    """Raise if a topic of a plan was deleted or created again; `facts` are of existing topics."""
+    problems = []
+    for name, topic_id in plan.topic_ids.items():
+        if name not in facts:
+            problems.append(f"{name} does not exist")
+        elif facts[name].topic_id != topic_id:
+            problems.append(f"{name} was deleted and created again")
+    if problems:
+        raise CannotBackfillError(
+            f"topics have changed since backfill {plan.id} of {plan.application_id} was planned "
+            f"({'; '.join(problems)}). Drop it with {_drop(plan)}, and start a new one"
+        )
+
+
+def _drop(plan: BackfillPlan) -> str:
+    return f"headrace backfill ... --drop --id {plan.id}"

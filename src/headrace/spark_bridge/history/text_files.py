@@ -95,11 +95,11 @@ def _require_csv(spark: SparkSession, path: str) -> None:
         raise _not_utf8(wrong.file, wrong.not_utf8)
     if wrong.quotes % 2:
         raise CannotBackfillError(
-            f"{wrong.file} has an odd number of quotes, so that one is opened and not closed, and "
-            "takes the rows behind it into its field; close it"
+            f"a quote is not closed, so the rows after it are part of its field ({wrong.file}). "
+            "Close it"
         )
     raise CannotBackfillError(
-        f"{wrong.file} ends lines with carriage returns alone; convert them to line feeds"
+        f"lines end with carriage returns only ({wrong.file}). Convert them to line feeds"
     )
 
 
@@ -117,14 +117,14 @@ def _require_json(spark: SparkSession, path: str) -> None:
     reason = F.udf(wrong_json, "string", useArrow=False)("value").alias("reason")
     bad = lines.select("file", reason).where("reason IS NOT NULL").first()
     if bad is not None:
-        raise CannotBackfillError(f"{bad.file} has a line that {bad.reason}; correct it")
+        raise CannotBackfillError(f"a line {bad.reason} ({bad.file}). Correct it")
 
 
 def wrong_json(line: str) -> str | None:
     r"""Return the fault of a JSON line that Spark may read without an error, or None.
 
     >>> wrong_json('{"a": 1} {"a": 2}'), wrong_json('{"a": "\\ud800"}'), wrong_json('{"a": 1}')
-    ('is not one value of JSON', 'has half of a surrogate pair, which is not text', None)
+    ('is not a single JSON value', 'has half of a surrogate pair, which is not text', None)
     """
     text = line.removeprefix("\ufeff").strip()
     if not text:
@@ -134,7 +134,7 @@ def wrong_json(line: str) -> str | None:
     except RecursionError:
         return "is nested too deeply"
     except ValueError:
-        return "is not one value of JSON"
+        return "is not a single JSON value"
     if "\\ud" not in text.lower():
         return None
     try:
@@ -146,7 +146,7 @@ def wrong_json(line: str) -> str | None:
 
 def _not_utf8(file: str, lines: int) -> CannotBackfillError:
     return CannotBackfillError(
-        f"{file} has {lines} line{'' if lines == 1 else 's'} that are not UTF-8; convert it"
+        f"{lines} line{' is' if lines == 1 else 's are'} not UTF-8 ({file}). Convert the file"
     )
 
 

@@ -1,1 +1,1 @@
-"""Plan of a backfill, and how a plan is identified."""
+"""Plan of a backfill, and the program that executors receive."""

@@ -7,25 +7,28 @@ functions, including functions of the main script, are pickled by value.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from headrace.spark_bridge.errors import CannotBackfillError, SparkMissingError
+from headrace.spark_bridge.plan import by_value
 from headrace.spark_bridge.plan.plan import BackfillPlan
-from headrace.spark_bridge.program import by_value
-from headrace.spark_bridge.program.combine import with_partials
 from headrace.streams.config.config import StreamsConfig
 from headrace.streams.kafka.protocols import TopicPartition
 from headrace.streams.plan.global_plan import GlobalPlan, plan_global_tables
-from headrace.streams.plan.plan import SubPlan, optimized, plan_application
+from headrace.streams.plan.plan import SubPlan, TaskId, optimized, plan_application
 from headrace.topology.graph.combinable import reaches_time
-from headrace.topology.graph.optimizer import COMBINE
+from headrace.topology.graph.optimizer import COMBINE, combinable, combining
 from headrace.topology.topology import Topology
 
 STATE_IN_MEMORY_BYTES = 512 << 20
 """Size of a task's state in memory before it moves to disk."""
 
 Settings = Mapping[str, object] | StreamsConfig
+
+
+def config_of(settings: Settings) -> StreamsConfig:
+    return settings if isinstance(settings, StreamsConfig) else StreamsConfig.parse(settings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +50,7 @@ class CompiledApplication:
         cls, topology: Topology, settings: Settings, combined: Collection[str] = ()
     ) -> CompiledApplication:
         """Compile a topology; the repartition topics `combined` receive partial aggregates."""
-        config = settings if isinstance(settings, StreamsConfig) else StreamsConfig.parse(settings)
+        config = config_of(settings)
         # The caller decides about pre-aggregation.
         rewrites = tuple(name for name in config.topology_optimization if name != COMBINE)
         config = replace(config, topology_optimization=rewrites)
@@ -59,10 +62,50 @@ class CompiledApplication:
         tables = plan_global_tables(topology, config)
         return cls(config, {plan.id: plan for plan in plans}, tables)
 
+    def writes_to_itself(self, stage: Sequence[int]) -> bool:
+        """Return whether a stage reads its own output, so that it runs in a single Spark task."""
+        topics = [self.plans[sub].topics for sub in stage]
+        written = {topic for one in topics for topic in one.repartition_sinks}
+        return any(topic in written for one in topics for topic in one.all_sources)
+
+    def tasks(self, stage: Sequence[int], plan: BackfillPlan) -> list[TaskId]:
+        return [
+            TaskId(sub, partition)
+            for sub in stage
+            for partition in range(
+                max(plan.partitions[topic] for topic in self.plans[sub].topics.all_sources)
+            )
+        ]
+
     @property
     def repartitions(self) -> frozenset[str]:
         plans = self.plans.values()
         return frozenset(t.name for plan in plans for t in plan.topics.repartition_sources)
+
+
+def combined_topics(topology: Topology, config: StreamsConfig, order: str) -> frozenset[str]:
+    """Return the repartition topics that receive partial aggregates, as named in the topology.
+
+    Compared with a backfill record by record, an aggregation forwards fewer intermediate updates,
+    as with a cache; the last update is the same. "auto" does as the live application, "combine" as
+    the live application would with caches.
+    """
+    if order == "exact":
+        return frozenset()
+    if order == "combine":
+        config = replace(
+            config,
+            topology_optimization=(*config.topology_optimization, COMBINE),
+            statestore_cache_max_bytes=config.statestore_cache_max_bytes or 1,
+        )
+    sinks = optimized(topology, config).sinks
+    return frozenset(str(sink.topic) for sink in sinks if sink.combines is not None)
+
+
+def with_partials(topology: Topology, topics: Collection[str]) -> Topology:
+    """Return a topology with pre-aggregation of the records for these repartition topics."""
+    aggregations = combinable(topology) if topics else {}
+    return combining(topology, {topic: aggregations[topic] for topic in topics})
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,17 +156,17 @@ def pack_application(topology: Topology, settings: Settings) -> bytes:
         return by_value.dumps((topology, settings))
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "pyspark":
-            raise CannotBackfillError(_refused(error)) from error
+            raise CannotBackfillError(_unpicklable(error)) from error
         raise SparkMissingError(
-            'this needs pyspark, which is not installed; run: pip install "headrace[spark]"'
+            'pyspark is not installed. Run: pip install "headrace[spark]"'
         ) from error
     except Exception as error:
-        raise CannotBackfillError(_refused(error)) from error
+        raise CannotBackfillError(_unpicklable(error)) from error
 
 
-def _refused(error: Exception) -> str:
+def _unpicklable(error: Exception) -> str:
     return (
-        f"the topology or a setting cannot be sent to executors: {type(error).__name__}: "
-        f"{error}; a function or a serde holds on to a lock, a connection or an open file: "
-        "make it where it is used"
+        f"the topology or a setting cannot be sent to executors ({type(error).__name__}: {error}). "
+        "If a function or a serde refers to a lock, a connection or an open file, create that when "
+        "the function is called"
     )

@@ -11,14 +11,14 @@ import json
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import msgspec
 
 from headrace.streams.kafka.protocols import TopicPartition
 
 FORMAT = 1
 """Version of the stored form of a plan."""
-
-Ranges = Mapping[TopicPartition, tuple[int, int]]
 
 
 class ArchivedRows(NamedTuple):
@@ -52,12 +52,12 @@ class BackfillPlan:
             partitions; None in plans of versions that did not store them.
         topic_ids: the ids of the topics that are read, and of the application's internal topics.
             Plans of earlier versions have neither these nor `topology`.
-        topology: digest of the topology, by `headrace.spark_bridge.plan.plan_identity`.
+        topology: digest of the topology, see `headrace.spark_bridge.history.planning`.
 
     Example:
-        >>> place = TopicPartition("lines", 0)
+        >>> tp = TopicPartition("lines", 0)
         >>> stages = ((0,), (1,))
-        >>> plan = BackfillPlan("app", "bf-1", 0, stages, {"lines": 1}, {place: 0}, {place: 9})
+        >>> plan = BackfillPlan("app", "bf-1", 0, stages, {"lines": 1}, {tp: 0}, {tp: 9})
         >>> BackfillPlan.from_text(plan.to_text()) == plan
         True
     """
@@ -90,55 +90,56 @@ class BackfillPlan:
         """Number of offsets to read, including transaction markers and aborted records."""
         return sum(end - self.starts[tp] for tp, end in self.ends.items())
 
-    def to_json(self) -> dict[str, object]:
-        return {
-            "format": FORMAT,
-            "application": self.application_id,
-            "id": self.id,
-            "now": self.now_ms,
-            "stages": [list(stage) for stage in self.stages],
-            "partitions": dict(self.partitions),
-            "inputs": _ranges_to_json(self.starts, self.ends),
-            "global": _ranges_to_json(self.global_starts, self.global_ends),
-            **({"archived": list(self.archived)} if self.archived else {}),
-            **_rows_to_json(self.archived_rows),
-            **({"ids": dict(self.topic_ids)} if self.topic_ids else {}),
-            **({"topology": self.topology} if self.topology else {}),
-        }
+    def to_json(self) -> dict[str, Any]:
+        stored = _StoredPlan(
+            format=FORMAT,
+            application=self.application_id,
+            id=self.id,
+            now=self.now_ms,
+            stages=self.stages,
+            partitions=dict(self.partitions),
+            inputs=_by_topic({tp: (self.starts[tp], end) for tp, end in self.ends.items()}),
+            global_=_by_topic(
+                {tp: (self.global_starts[tp], end) for tp, end in self.global_ends.items()}
+            ),
+            archived=self.archived,
+            rows=None if self.archived_rows is None else _by_topic(self.archived_rows),
+            ids=dict(self.topic_ids),
+            topology=self.topology,
+        )
+        found: dict[str, Any] = msgspec.to_builtins(stored)
+        return found
 
     @classmethod
     def from_json(cls, data: Mapping[str, object]) -> BackfillPlan:
         if data.get("format") != FORMAT:
             raise PlanFormatError(
-                f"the plan of a backfill has format {data.get('format')!r} and this version reads "
-                f"{FORMAT}; finish or drop it with the version that began it"
+                f"the plan of a backfill has format {data.get('format')!r}, not {FORMAT}. Finish "
+                "or drop the backfill with the version that started it"
             )
         try:
-            starts, ends = _ranges_from_json(data["inputs"])
-            global_starts, global_ends = _ranges_from_json(data["global"])
-            partitions = data["partitions"]
-            stages = data["stages"]
-            topic_ids = data.get("ids", {})
-            assert isinstance(topic_ids, dict)
-            assert isinstance(partitions, dict)
-            assert isinstance(stages, list)
-            return cls(
-                str(data["application"]),
-                str(data["id"]),
-                int(str(data["now"])),
-                tuple(tuple(map(int, stage)) for stage in stages),
-                {str(name): int(count) for name, count in partitions.items()},
-                starts,
-                ends,
-                global_starts,
-                global_ends,
-                _names(data.get("archived", [])),
-                archived_rows=_rows_from_json(data.get("rows")),
-                topic_ids={str(name): str(topic_id) for name, topic_id in topic_ids.items()},
-                topology=str(data.get("topology", "")),
-            )
-        except (KeyError, TypeError, ValueError, AssertionError) as error:
+            stored = msgspec.convert(data, _StoredPlan)
+        except msgspec.ValidationError as error:
             raise PlanFormatError("this is not the plan of a backfill") from error
+        inputs, tables = _by_partition(stored.inputs), _by_partition(stored.global_)
+        rows = None
+        if stored.rows is not None:
+            rows = {tp: ArchivedRows(*found) for tp, found in _by_partition(stored.rows).items()}
+        return cls(
+            stored.application,
+            stored.id,
+            stored.now,
+            stored.stages,
+            stored.partitions,
+            starts={tp: start for tp, (start, _) in inputs.items()},
+            ends={tp: end for tp, (_, end) in inputs.items()},
+            global_starts={tp: start for tp, (start, _) in tables.items()},
+            global_ends={tp: end for tp, (_, end) in tables.items()},
+            archived=stored.archived,
+            archived_rows=rows,
+            topic_ids=stored.ids,
+            topology=stored.topology,
+        )
 
     def to_text(self) -> str:
         """Return the plan as short ASCII text, fit for the metadata of a committed offset."""
@@ -156,53 +157,35 @@ class BackfillPlan:
         return cls.from_json(data)
 
 
-def _ranges_to_json(
-    starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
-) -> dict[str, list[list[int]]]:
-    ranges: dict[str, list[list[int]]] = {}
-    for tp in sorted(ends):
-        row = [tp.partition, starts[tp], ends[tp]]
-        ranges.setdefault(tp.topic, []).append(row)
-    return ranges
+class _StoredPlan(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """Stored form of a plan. The rows of a topic begin with the partition."""
+
+    format: int
+    application: str
+    id: str
+    now: int
+    stages: tuple[tuple[int, ...], ...]
+    partitions: dict[str, int]
+    inputs: dict[str, list[tuple[int, int, int]]]
+    global_: dict[str, list[tuple[int, int, int]]] = msgspec.field(name="global")
+    archived: tuple[str, ...] = ()
+    rows: dict[str, list[tuple[int, int, int, int]]] | None = None
+    ids: dict[str, str] = {}
+    topology: str = ""
 
 
-def _ranges_from_json(
-    data: object,
-) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
-    starts: dict[TopicPartition, int] = {}
-    ends: dict[TopicPartition, int] = {}
-    assert isinstance(data, dict)
-    for topic, rows in data.items():
-        for partition, start, end in _rows(rows):
-            starts[TopicPartition(str(topic), partition)] = start
-            ends[TopicPartition(str(topic), partition)] = end
-    return starts, ends
-
-
-def _rows_to_json(rows: Mapping[TopicPartition, ArchivedRows] | None) -> dict[str, object]:
-    if rows is None:
-        return {}
-    found: dict[str, list[list[int]]] = {}
+def _by_topic(rows: Mapping[TopicPartition, tuple[int, ...]]) -> dict[str, Any]:
+    found: dict[str, list[tuple[int, ...]]] = {}
     for tp in sorted(rows):
-        found.setdefault(tp.topic, []).append([tp.partition, *rows[tp]])
-    return {"rows": found}
+        found.setdefault(tp.topic, []).append((tp.partition, *rows[tp]))
+    return found
 
 
-def _rows_from_json(data: object) -> dict[TopicPartition, ArchivedRows] | None:
-    if data is None:
-        return None
-    assert isinstance(data, dict)
+def _by_partition(
+    rows: Mapping[str, Sequence[tuple[int, ...]]],
+) -> dict[TopicPartition, tuple[int, ...]]:
     return {
-        TopicPartition(str(topic), int(partition)): ArchivedRows(int(rows), int(low), int(high))
-        for topic, found in data.items()
-        for partition, rows, low, high in found
+        TopicPartition(topic, partition): tuple(values)
+        for topic, found in rows.items()
+        for partition, *values in found
     }
-
-
-def _names(data: object) -> tuple[str, ...]:
-    assert isinstance(data, list)
-    return tuple(map(str, data))
-
-
-def _rows(rows: Sequence[Sequence[int]]) -> list[tuple[int, int, int]]:
-    return [(int(partition), int(start), int(end)) for partition, start, end in rows]

@@ -38,7 +38,7 @@ class OpenPack(NamedTuple):
     """
 
     first: tuple[int, ...]
-    place: TopicPartition
+    tp: TopicPartition
     records: pa.RecordBatch
 
 
@@ -63,16 +63,16 @@ def merged_packs(
     Records of partitions outside of `sources` are numbered in their order.
     """
     numbered: dict[TopicPartition, int] = {}
-    held: list[_BufferedPack] = []
+    buffered: list[_BufferedPack] = []
     rows = size = 0
     for pack in packs:
         if rows >= MERGE_ROWS or size >= MERGE_BYTES:
-            yield from _let_out(held, pack.first, sources, numbered)
+            yield from _flush(buffered, pack.first, sources, numbered)
             rows = size = 0
-        held.append(_BufferedPack(pack))
+        buffered.append(_BufferedPack(pack))
         rows += pack.records.num_rows
         size += pack.records.nbytes
-    yield from _let_out(held, None, sources, numbered)
+    yield from _flush(buffered, None, sources, numbered)
 
 
 class _BufferedPack:
@@ -103,14 +103,14 @@ class _BufferedPack:
         return (*(int(key[row]) for key in self._keys), sub, d, number)
 
 
-def _let_out(
-    held: list[_BufferedPack],
+def _flush(
+    buffered: list[_BufferedPack],
     before: tuple[int, ...] | None,
     sources: Mapping[TopicPartition, int],
     numbered: dict[TopicPartition, int],
 ) -> Iterator[Block]:
-    parts = [part for one in held if (part := one.take(before)).records.num_rows]
-    held[:] = [one for one in held if not one.is_empty]
+    parts = [part for one in buffered if (part := one.take(before)).records.num_rows]
+    buffered[:] = [one for one in buffered if not one.is_empty]
     for tp, records in _mixed(parts):
         yield _block(tp, records, sources, numbered)
 
@@ -119,7 +119,7 @@ def _mixed(parts: list[OpenPack]) -> Iterator[tuple[TopicPartition, Any]]:
     """Yield the records of several packs in order, as runs for a single partition each."""
     if len(parts) < 2:
         for part in parts:
-            yield part.place, part.records
+            yield part.tp, part.records
         return
     # Ties are ordered by the task that produced them: a stable sort keeps that order.
     parts.sort(key=lambda part: part.first[len(_KEYS) :])
@@ -127,13 +127,13 @@ def _mixed(parts: list[OpenPack]) -> Iterator[tuple[TopicPartition, Any]]:
     keys = [np.asarray(table.column(name)) for name in reversed(_KEYS)]
     order = np.lexsort(keys)
     table = table.take(pa.array(order))
-    tps = sorted({part.place for part in parts})
+    tps = sorted({part.tp for part in parts})
     if len(tps) == 1:
         yield tps[0], table
         return
     number_of = {tp: number for number, tp in enumerate(tps)}
     counts = [part.records.num_rows for part in parts]
-    found = np.repeat([number_of[part.place] for part in parts], counts)[order]
+    found = np.repeat([number_of[part.tp] for part in parts], counts)[order]
     bounds = [0, *(np.flatnonzero(np.diff(found)) + 1).tolist(), len(found)]
     for start, end in pairwise(bounds):
         yield tps[found[start]], table.slice(start, end - start)

@@ -7,7 +7,7 @@ input it never decreases; the merge keeps the order of every input.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, overload
 
 import numpy as np
@@ -106,16 +106,16 @@ class _MergeInput:
         return Block(self._block.records[start:end], orders[start:end])
 
 
-def merged(inputs: Sequence[Iterator[Block]], *, limit: Callable[[], int]) -> Iterator[Block]:
+def merged(inputs: Sequence[Iterator[Block]], *, limit: int) -> Iterator[Block]:
     """Yield the records of all inputs in order, as runs from a single input each.
 
     Args:
         inputs: non-empty blocks; the blocks of an input are in order.
-        limit: returns the maximum length of the next run; called before each run.
+        limit: maximum length of a run.
 
     >>> left = Block("ab", [(1, 0, 0), (5, 0, 1)])
     >>> right = Block("xy", [(1, 1, 0), (4, 1, 1)])
-    >>> [run.records for run in merged([iter([left]), iter([right])], limit=lambda: 10)]
+    >>> [run.records for run in merged([iter([left]), iter([right])], limit=10)]
     ['a', 'xy', 'b']
     """
     open_inputs = [_MergeInput(blocks) for blocks in inputs]
@@ -129,7 +129,7 @@ def merged(inputs: Sequence[Iterator[Block]], *, limit: Callable[[], int]) -> It
             at = min(range(len(heads)), key=lambda i: heads[i][0])
             first = heads[at][1]
             before = min(head for i, (head, _) in enumerate(heads) if i != at)
-        yield first.take(before, limit())
+        yield first.take(before, limit)
         head = first.head()
         if head is None:
             del heads[at]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -80,7 +80,7 @@ class MadeRows:
         if self._kind == "record":
             columns |= self._orders()
             offsets = np.asarray(columns["off"])
-            tps = _places(topic, partition, columns["key"], offsets, partitions)
+            tps = _partitions(topic, partition, columns["key"], offsets, partitions)
             records = _batch(columns, RECORD)
             for label, rows in self._by_topic(topic):
                 mine, chosen = (records, tps) if rows is None else _of(records, tps, rows)
@@ -141,12 +141,12 @@ def _headers(headers: Sequence[Headers | None]) -> Any:
     except UnicodeEncodeError as error:
         name: str = error.object
         raise CannotBackfillError(
-            f"a record has a header with the name {name!a}, which is not UTF-8, as Spark's texts "
-            "are; drop the header before the record is written or repartitioned"
+            f"a record has a header whose name is not UTF-8 ({name!a}). Remove the header before "
+            "the record is written or repartitioned"
         ) from error
 
 
-def _places(
+def _partitions(
     topics: Sequence[str],
     chosen: Sequence[int],
     keys: Any,
@@ -218,38 +218,21 @@ class SyntheticRecord(
         return self[5]
 
 
-class Cause:
-    """Holder of the order of the record in process."""
-
-    __slots__ = ("order",)
-
-    def __init__(self) -> None:
-        self.order: Order = NO_CAUSE
-
-
 class AttributedRecords(list[Any]):
-    """List of records that, while iterated, sets the cause to the current record."""
+    """List of records that, while iterated, sets the cause of outputs to the current record."""
 
-    __slots__ = ("_cause", "_orders")
+    __slots__ = ("_orders", "_outputs")
 
-    def __init__(self, records: Iterable[Any], orders: Sequence[Order], cause: Cause) -> None:
+    def __init__(self, records: Iterable[Any], orders: Sequence[Order], outputs: Outputs) -> None:
         super().__init__(records)
         self._orders = orders
-        self._cause = cause
+        self._outputs = outputs
 
     def __iter__(self) -> Iterator[Any]:
-        cause = self._cause
+        outputs = self._outputs
         for order, record in zip(self._orders, super().__iter__(), strict=True):
-            cause.order = order
+            outputs.cause = order
             yield record
-
-
-class Delivery(NamedTuple):
-    """Record for a task of the same Spark task."""
-
-    place: TopicPartition
-    record: SyntheticRecord
-    order: Order
 
 
 class Outputs:
@@ -263,13 +246,13 @@ class Outputs:
     def __init__(
         self,
         *,
-        cause: Cause,
         partitions: Mapping[str, int],
         internal: Collection[str],
         delivered: Collection[str] = (),
         with_sinks: bool = True,
     ) -> None:
-        self._cause = cause
+        self.cause: Order = NO_CAUSE
+        """Order of the record in process."""
         self._partitions = partitions
         self._internal = frozenset(internal)
         self._delivered = frozenset(delivered)
@@ -277,12 +260,12 @@ class Outputs:
         self._rows: dict[tuple[TaskId, str], MadeRows] = {}
         self._packs: list[Pack] = []
         """Packs that have not been taken."""
-        self.deliveries: deque[Delivery] = deque()
+        self.deliveries: deque[tuple[TopicPartition, SyntheticRecord, Order]] = deque()
         """Records for tasks of this Spark task, in the order in which they were sent."""
         self._next_offset: dict[TopicPartition, int] = {}
 
     def sender(self, task: TaskId) -> Send:
-        cause, internal, delivered = self._cause, self._internal, self._delivered
+        internal, delivered = self._internal, self._delivered
         with_sinks = self._with_sinks
         records = self._of(task, "record")
         add_record, add_sink = records.rows.append, self._of(task, "sink").rows.append
@@ -301,8 +284,8 @@ class Outputs:
                 self._deliver(topic, value, key, partition, timestamp, headers)
                 return
             if topic in internal:
-                if cause.order is not records.cause:
-                    records.begin(cause.order)
+                if self.cause is not records.cause:
+                    records.begin(self.cause)
                 add_record((topic, partition, key, value, timestamp, headers))
             elif with_sinks:
                 add_sink((topic, partition, key, value, timestamp, headers))
@@ -330,7 +313,7 @@ class Outputs:
         timestamp: int,
         headers: Headers | None,
     ) -> None:
-        order = self._cause.order
+        order = self.cause
         if partition == -1:
             count = self._partitions[topic]
             partition = order[2] % count if key is None else partition_for_key(key, count)
@@ -338,7 +321,7 @@ class Outputs:
         offset = self._next_offset.get(tp, 0)
         self._next_offset[tp] = offset + 1
         row = SyntheticRecord((tp, offset, key, value, timestamp, headers))
-        self.deliveries.append(Delivery(tp, row, order))
+        self.deliveries.append((tp, row, order))
 
     def add(
         self,

@@ -38,55 +38,44 @@ BATCH_BYTES = 8 << 20
 """Maximum total size of the packs in one Arrow batch; a single larger pack exceeds it."""
 
 HEADERS = pa.list_(pa.struct([pa.field("name", pa.string()), pa.field("value", pa.binary())]))
+TIMESTAMP = pa.timestamp("us", tz="UTC")
+"""Spark's timestamp type."""
 
-ROW = pa.schema(
-    [
-        pa.field("partition", pa.int32()),
-        pa.field("key", pa.binary()),
-        pa.field("value", pa.binary()),
-        pa.field("timestamp", pa.int64()),
-        pa.field("headers", HEADERS),
-    ]
-)
+_LABEL = {"kind": pa.string(), "sub": pa.int32(), "d": pa.int32(), "topic": pa.string()}
+_ORDER = {"mts": pa.int64(), "src": pa.int32(), "off": pa.int64(), "seq": pa.int32()}
+_CONTENT = {
+    "key": pa.binary(),
+    "value": pa.binary(),
+    "timestamp": pa.int64(),
+    "headers": HEADERS,
+}
+
+ROW = pa.schema({"partition": pa.int32(), **_CONTENT})
 """Schema of a pack of rows for topics; partition -1 means that the key decides."""
 
-RECORD = pa.schema(
-    [
-        pa.field("key", pa.binary()),
-        pa.field("value", pa.binary()),
-        pa.field("timestamp", pa.int64()),
-        pa.field("headers", HEADERS),
-        pa.field("mts", pa.int64()),
-        pa.field("src", pa.int32()),
-        pa.field("off", pa.int64()),
-        pa.field("seq", pa.int32()),
-    ]
-)
+RECORD = pa.schema({**_CONTENT, **_ORDER})
 """Schema of a pack of records for tasks."""
+
+RESULT = pa.schema({**_LABEL, "partition": pa.int32(), "number": pa.int64(), **_CONTENT})
+"""Schema of the rows that are handed over; `number` counts the rows of a task and kind."""
 
 RESULT_KINDS = ("changelog", "sink", "progress")
 """Kinds of packs that are handed over."""
 
-ORDER = ("mts", "src", "off", "seq", "sub", "d", "number")
+ORDER = (*_ORDER, "sub", "d", "number")
 """Sort columns of packs of records for the task that reads them: the order of the first record. The
 last three columns only separate records that different tasks made of one record."""
 
 PACK = pa.schema(
-    [
-        pa.field("kind", pa.string()),
-        pa.field("sub", pa.int32()),
-        pa.field("d", pa.int32()),
-        pa.field("topic", pa.string()),
-        pa.field("partition", pa.int32()),
-        pa.field("number", pa.int64()),
-        pa.field("rows", pa.int64()),
-        pa.field("oldest", pa.int64()),
-        pa.field("mts", pa.int64()),
-        pa.field("src", pa.int32()),
-        pa.field("off", pa.int64()),
-        pa.field("seq", pa.int32()),
-        pa.field("data", pa.binary()),
-    ]
+    {
+        **_LABEL,
+        "partition": pa.int32(),
+        "number": pa.int64(),
+        "rows": pa.int64(),
+        "oldest": pa.int64(),
+        **_ORDER,
+        "data": pa.binary(),
+    }
 )
 """Schema of packs, one row per pack. `number` is the number of rows of the kind that the task
 packed before, `rows` the number of rows in the pack, `oldest` their smallest timestamp; the next
@@ -94,10 +83,37 @@ four are the order of the first record, or null."""
 
 _DATA = PACK.names.index("data")
 
-PACK_DDL = (
-    "kind string, sub int, d int, topic string, partition int, number long, rows long, "
-    "oldest long, mts long, src int, off long, seq int, data binary"
-)
+_DDL = {
+    pa.string(): "string",
+    pa.binary(): "binary",
+    pa.bool_(): "boolean",
+    pa.int32(): "int",
+    pa.int64(): "bigint",
+    pa.float64(): "double",
+    TIMESTAMP: "timestamp",
+}
+
+
+def ddl_of(kind: Any) -> str:
+    """Return an Arrow type as Spark DDL.
+
+    >>> ddl_of(pa.struct([pa.field("a", pa.map_(pa.string(), pa.int64()))]))
+    'struct<`a`:map<string,bigint>>'
+    """
+    if pa.types.is_struct(kind):
+        return f"struct<{','.join(f'`{one.name}`:{ddl_of(one.type)}' for one in kind)}>"
+    if pa.types.is_map(kind):
+        return f"map<{ddl_of(kind.key_type)},{ddl_of(kind.item_type)}>"
+    if pa.types.is_list(kind):
+        return f"array<{ddl_of(kind.value_type)}>"
+    return _DDL.get(kind) or str(kind)
+
+
+def schema_ddl(schema: pa.Schema) -> str:
+    return ", ".join(f"`{field.name}` {ddl_of(field.type)}" for field in schema)
+
+
+PACK_DDL = schema_ddl(PACK)
 
 
 class Label(NamedTuple):
@@ -114,18 +130,18 @@ Pack = tuple[Any, ...]
 
 
 def packed_records(
-    label: Label, number: int, records: pa.RecordBatch, places: Any
+    label: Label, number: int, records: pa.RecordBatch, partitions: Any
 ) -> Iterator[Pack]:
     """Pack records in order, separately for each partition; `number` were packed before."""
-    order = np.argsort(places, kind="stable")
-    places = places[order]
-    bounds = [0, *(np.flatnonzero(np.diff(places)) + 1).tolist(), len(places)]
+    order = np.argsort(partitions, kind="stable")
+    partitions = partitions[order]
+    bounds = [0, *(np.flatnonzero(np.diff(partitions)) + 1).tolist(), len(partitions)]
     if len(bounds) > 2:
         records = records.take(pa.array(order))
     for start, end in itertools.pairwise(bounds):
         for part in _cut(records.slice(start, end - start)):
-            first = [part.column(name)[0].as_py() for name in ("mts", "src", "off", "seq")]
-            yield _pack(label, int(places[start]), number, part, first)
+            first = [part.column(name)[0].as_py() for name in _ORDER]
+            yield _pack(label, int(partitions[start]), number, part, first)
 
 
 def packed_rows(label: Label, number: int, rows: pa.RecordBatch) -> Iterator[Pack]:

@@ -1,1 +1,1 @@
-"""Stages and tasks on Spark, and their errors."""
+"""Tasks on Spark, and the checks before they run."""

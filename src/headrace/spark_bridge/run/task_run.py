@@ -14,33 +14,43 @@ from __future__ import annotations
 
 import gc
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import dataclass
 
 import pyarrow as pa
 
 from headrace.spark_bridge.cleanup import and_then
-from headrace.spark_bridge.errors import BackfillError
+from headrace.spark_bridge.errors import BackfillError, WallClockError
+from headrace.spark_bridge.executor_errors import sealed
 from headrace.spark_bridge.plan.job import CompiledApplication, StageJob
 from headrace.spark_bridge.plan.plan import BackfillPlan
 from headrace.spark_bridge.read import OpenConsumer, consumer_opener, read_range
-from headrace.spark_bridge.records.changelog_rows import changelog_rows
-from headrace.spark_bridge.records.executor_errors import sealed
 from headrace.spark_bridge.records.merging import merged_packs, open_packs
 from headrace.spark_bridge.records.order import Block, merged, orders_of
-from headrace.spark_bridge.records.outputs import AttributedRecords, Cause, Outputs, SyntheticRecord
+from headrace.spark_bridge.records.outputs import AttributedRecords, Outputs, SyntheticRecord
 from headrace.spark_bridge.records.packs import Label, packed_note, packs_to_arrow
 from headrace.spark_bridge.records.spill import SpillingState, spill_directory
-from headrace.spark_bridge.run.history_tables import load_global_tables
-from headrace.spark_bridge.run.task_facts import facts_of
 from headrace.state.buffers import bound_caches
+from headrace.state.codec import decode_timestamped
 from headrace.state.log import get_logger
-from headrace.streams.errors import RecordError, StreamsError
-from headrace.streams.kafka.protocols import CommittedOffset, TopicPartition
+from headrace.state.memory import MemoryTaskState
+from headrace.state.timed import TimedBuffer
+from headrace.state.versions import is_deletion, key_and_time
+from headrace.streams.config.config import StreamsConfig
+from headrace.streams.config.config import table as setting_table
+from headrace.streams.errors import RecordError
+from headrace.streams.kafka.protocols import CommittedOffset, Log, TopicPartition
 from headrace.streams.plan.plan import TaskId
 from headrace.streams.tasks.async_io import LiveCalls
+from headrace.streams.tasks.global_state import GlobalRows
+from headrace.streams.tasks.global_tables import RowErrors
 from headrace.streams.tasks.task import Task
+from headrace.topology.context.calls import Caller, NoCaller
+from headrace.topology.context.context import TableView
+from headrace.topology.context.punctuation import Schedule
+from headrace.topology.context.task_facts import TaskFacts, TimeKind
+from headrace.topology.processors.store_faces import store_key
 
 RUN_RECORDS = 5000
 """Number of records that a task processes between checks of its memory."""
@@ -60,22 +70,11 @@ class run_stage:  # noqa: N801 - called as a function
         context = TaskContext.get()
         assert context is not None, "not in a Spark task"
         application, plan = self._job.open()
-        with sealed(full=application.config.log_errors == "full"):
-            yield from self._run(application, plan, context.partitionId(), batches)
-
-    def _run(
-        self,
-        application: CompiledApplication,
-        plan: BackfillPlan,
-        number: int,
-        batches: Iterator[pa.RecordBatch],
-    ) -> Iterator[pa.RecordBatch]:
         config = application.config
-        opener = consumer_opener(config, committed=config.reads_committed)
-        tables = consumer_opener(config)
-        run = StageRun(self._job, application, plan, number, opener, tables)
-        with _collector_off():
-            yield from run.run(batches)
+        with sealed(full=config.log_errors == "full"), _collector_off():
+            opener = consumer_opener(config, committed=config.reads_committed)
+            tables, number = consumer_opener(config), context.partitionId()
+            yield from StageRun(self._job, application, plan, number, opener, tables).run(batches)
 
 
 @contextmanager
@@ -119,45 +118,30 @@ class StageRun:
         self._open_consumer = open_consumer
         self._open_tables = open_tables or open_consumer
         self._sources = {tp: i for i, tp in enumerate(plan.inputs)}
-        self._cause = Cause()
         # Sequentially, so that outputs keep the order of their records.
         self._calls = LiveCalls(gathers=False)
-        self._global_views: Mapping[str, Any] = {}
+        self._global_views: Mapping[str, TableView] = {}
         self._log = get_logger().bind(backfill=plan.id)
-        ids = self._task_ids(number)
-        self._is_circle = len(job.stage) > 1 or _writes_to_itself(application, job.stage)
-        read_here = {
-            topic.name
-            for sub in job.stage
-            for topic in application.plans[sub].topics.repartition_sources
-        }
-        written_here = {
-            topic for sub in job.stage for topic in application.plans[sub].topics.repartition_sinks
-        }
+        topics = [application.plans[sub].topics for sub in job.stage]
+        read_here = {topic.name for one in topics for topic in one.repartition_sources}
+        written_here = {topic for one in topics for topic in one.repartition_sinks}
+        delivered = read_here & written_here
+        self._is_cycle = bool(delivered)
         self._has_effects = bool(written_here)
         """Whether the tasks write to repartition topics, which needs the order of causes."""
         self._outputs = Outputs(
-            cause=self._cause,
             partitions=plan.partitions,
             internal=application.repartitions,
-            delivered=read_here & written_here if self._is_circle else (),
+            delivered=delivered,
             with_sinks=job.with_sinks,
         )
-        self._ids = ids
+        self._ids = [TaskId(job.stage[0], number)]
+        if self._is_cycle:
+            self._ids = application.tasks(job.stage, plan)
         self._tasks: dict[TaskId, Task] = {}
         self._reader_of: dict[TopicPartition, Task] = {}
-        self._records: dict[TaskId, int] = dict.fromkeys(ids, 0)
+        self._records: dict[TaskId, int] = dict.fromkeys(self._ids, 0)
         self._dropped: dict[tuple[str, str], int] = {}
-
-    def _task_ids(self, number: int) -> list[TaskId]:
-        plans = self._application.plans
-        if len(self._job.stage) == 1 and not _writes_to_itself(self._application, self._job.stage):
-            return [TaskId(self._job.stage[0], number)]
-        return [
-            TaskId(sub, partition)
-            for sub in self._job.stage
-            for partition in range(tasks_of(plans[sub].topics.all_sources, self._plan))
-        ]
 
     # -- the run -------------------------------------------------------------------------------
 
@@ -169,8 +153,11 @@ class StageRun:
             )
             for task_id in self._ids:
                 self._begin(task_id)
-            for block in merged(self._inputs(batches), limit=self._limit):
-                self._feed(block)
+            limit = 1 if self._is_cycle else RUN_RECORDS
+            for block in merged(self._inputs(batches), limit=limit):
+                first = block.records[0]
+                self._process(TopicPartition(first.topic(), first.partition()), block)
+                self._deliver()
                 yield from self._outputs.take()
                 self._bound_memory()
             yield from self._end()
@@ -180,9 +167,6 @@ class StageRun:
         closes = [close for task in tasks for close in (task.close, task.state.close)]
         with and_then(*closes, self._calls.close):
             pass
-
-    def _limit(self) -> int:
-        return 1 if self._is_circle else RUN_RECORDS
 
     def _begin(self, task_id: TaskId) -> None:
         plan = self._application.plans[task_id.sub_topology]
@@ -237,12 +221,6 @@ class StageRun:
             orders, largest = orders_of(records, source, largest)
             yield Block(records, orders)
 
-    def _feed(self, block: Block) -> None:
-        """Process a block of a single partition in its task, and the records this sends."""
-        first = block.records[0]
-        self._process(TopicPartition(first.topic(), first.partition()), block)
-        self._deliver()
-
     def _process(self, tp: TopicPartition, block: Block) -> None:
         task = self._reader_of[tp]
         records = block.records
@@ -250,14 +228,14 @@ class StageRun:
             records = task.stamp(tp, records)
         count = len(records)
         if self._has_effects:
-            records = AttributedRecords(records, block.orders, self._cause)
+            records = AttributedRecords(records, block.orders, self._outputs)
         task.add_stamped(tp, records)
         try:
             done = task.process(count)
         except RecordError as error:
             explained = self._explained(error, block)
-            if explained is error:
-                raise  # an error that is its own cause would lose its real cause
+            if explained is None:
+                raise
             raise explained from error
         assert done == count, f"{tp}: {done} of {count} records were processed"
         self._records[task.id] += count
@@ -267,18 +245,17 @@ class StageRun:
         if task.partials_bytes(count) > self._config.statestore_uncommitted_max_bytes:
             task.send_partials()
 
-    def _explained(self, error: RecordError, block: Block) -> StreamsError:
+    def _explained(self, error: RecordError, block: Block) -> BackfillError | None:
         """Add the input record to an error if the failed record itself was never in Kafka."""
         at = error.offset - block.records[0].offset()
         if error.topic not in self._application.repartitions or not 0 <= at < len(block.orders):
-            return error
+            return None
         _, source, offset = block.orders[at]
         if source < 0:
-            return error
-        tp = self._plan.inputs[source]
+            return None
         return BackfillError(
-            f"{error}; the record was made of the one at offset {offset} of {tp}, "
-            f"and was never in {error.topic} itself"
+            f"{error}; the record results from offset {offset} of {self._plan.inputs[source]}, and "
+            f"is not stored in {error.topic}"
         )
 
     def _deliver(self) -> None:
@@ -306,12 +283,12 @@ class StageRun:
         Flushed records may reach another task of the same cycle, whose cache holds the results back
         again. The loop therefore repeats until all caches are empty.
         """
-        is_still = False
-        while not is_still:
-            is_still = True
+        is_empty = False
+        while not is_empty:
+            is_empty = True
             for task in self._tasks.values():
                 task.flush()  # held_back() does not count everything that is cached
-                is_still = is_still and not (self._outputs.deliveries or task.held_back())
+                is_empty = is_empty and not (self._outputs.deliveries or task.held_back())
                 self._deliver()
 
     def _write(self, task: Task) -> None:
@@ -342,13 +319,13 @@ class StageRun:
             for tp, committed in progress.items():
                 row = (None, committed.metadata.encode(), 0)
                 yield from self._outputs.add(task_id, "progress", tp.topic, [row], tp.partition)
-            said = {
+            stats = {
                 "records": self._records[task_id],
                 "on_disk": getattr(task.state, "is_on_disk", False),
                 "dropped": [[*names, count] for names, count in self._dropped.items()],
             }
             self._dropped = {}
-            notes.append(packed_note(Label("stats", *task_id, ""), json.dumps(said).encode()))
+            notes.append(packed_note(Label("stats", *task_id, ""), json.dumps(stats).encode()))
         yield from self._outputs.take(everything=True)
         yield packs_to_arrow(notes)
 
@@ -356,20 +333,7 @@ class StageRun:
         self._dropped[node, reason] = self._dropped.get((node, reason), 0) + 1
 
 
-def tasks_of(topics: Sequence[str], plan: BackfillPlan) -> int:
-    return max(plan.partitions[topic] for topic in topics)
-
-
-def _writes_to_itself(application: CompiledApplication, stage: Sequence[int]) -> bool:
-    (sub,) = stage if len(stage) == 1 else (None,)
-    if sub is None:
-        return True
-    topics = application.plans[sub].topics
-    read = {topic.name for topic in topics.repartition_sources}
-    return bool(read.intersection(topics.repartition_sinks))
-
-
-def partition_counter(plan: BackfillPlan, config: Any) -> Callable[[str], int]:
+def partition_counter(plan: BackfillPlan, config: StreamsConfig) -> Callable[[str], int]:
     def partitions_of(topic: str) -> int:
         known = plan.partitions.get(topic)
         if known is not None:
@@ -381,3 +345,95 @@ def partition_counter(plan: BackfillPlan, config: Any) -> Callable[[str], int]:
         return ClusterFacts(admin, {}, from_earliest=True).partitions_of(topic)
 
     return partitions_of
+
+
+# Global tables, as they were at planning: a live application also reads a global table to the end
+# of its topic before the first record, but the table then changes while records are processed.
+
+
+def load_global_tables(
+    application: CompiledApplication,
+    plan: BackfillPlan,
+    open_consumer: OpenConsumer | None,
+    log: Log,
+) -> Mapping[str, TableView]:
+    """Return the global tables by node and by store; empty tables without a consumer."""
+    config = application.config
+    errors = RowErrors(config.handlers, config.null_key_policy, log)
+    views: dict[str, TableView] = {}
+    for table in application.global_plans:
+        state = MemoryTaskState([table.store])
+        for tp, start in plan.global_starts.items():
+            if open_consumer is None or tp.topic != table.topic:
+                continue
+            end, timeout_s = plan.global_ends[tp], config.task_timeout_ms / 1000
+            for records in read_range(open_consumer, tp, start, end, timeout_s=timeout_s):
+                state.write({table.store.name: errors.rows(table, records)}, {})
+        rows = GlobalRows(table, config.statestore_read_cache_max_bytes)
+        rows.show(state.store(table.store.name))
+        views[table.table] = views[store_key(table.store.name)] = rows
+    return views
+
+
+# The context of processors, without a wall clock.
+
+
+@dataclass(slots=True, eq=False)
+class HistoryFacts(TaskFacts):
+    """Context of a task that rejects wall-clock schedules."""
+
+    def schedule(self, kind: TimeKind, schedule: Schedule) -> None:
+        """Schedule by stream time; raise WallClockError for a wall-clock schedule."""
+        if kind == "wall_clock":
+            raise WallClockError(
+                f"processor {schedule.node} schedules a punctuator by the wall clock, which "
+                f"history does not have (task {self.task_id}). Schedule it by stream time, or "
+                "backfill a topology without the processor"
+            )
+        TaskFacts.schedule(self, kind, schedule)
+
+
+def facts_of(
+    config: StreamsConfig, task_id: TaskId, now_ms: int, calls: Caller | None = None
+) -> HistoryFacts:
+    """Create the context that the processors of a task share.
+
+    Settings of clients, which may be secret, are not passed on; `now_ms` is the same in each
+    attempt.
+    """
+    settings = {own.name: getattr(config, own.name.replace(".", "_")) for own in setting_table()}
+    return HistoryFacts(
+        application_id=config.application_id,
+        task_id=str(task_id),
+        partition=task_id.partition,
+        settings=settings,
+        now_ms=lambda: now_ms,
+        calls=NoCaller() if calls is None else calls,
+    )
+
+
+_VERSION_ROWS = (b"\x00", b"\x01")
+"""Key range of the rows of a versioned store; its index follows them."""
+
+
+def changelog_rows(task: Task, store: str) -> Iterator[tuple[bytes, bytes | None, int]]:
+    """Yield key, value and timestamp of each changelog record of a store without dirty rows.
+
+    Expired windows and sessions are skipped. In a versioned store, a deletion is a null value at
+    the time of the deletion.
+    """
+    buffer = task.buffer(store)
+    assert not buffer.dirty, f"rows of {store} are not written"
+    spec = next(s.spec for s in task.spec.stores if s.name == store)
+    committed = task.state.store(store)
+    if spec.layout == "versioned":
+        for row_key, row in committed.scan(*_VERSION_ROWS):
+            key, time = key_and_time(row_key)
+            yield key, None if is_deletion(row) else row[1:], time
+        return
+    time_of = spec.rows.time_of
+    horizon = buffer.horizon if isinstance(buffer, TimedBuffer) else 0
+    for key, row in spec.rows.view(committed).scan():
+        if time_of is None or time_of(key) >= horizon:
+            timestamp, value = decode_timestamped(row)
+            yield key, value, timestamp

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from headrace.spark_bridge.records.records import RESULT
+from headrace.spark_bridge.records.packs import RESULT
 from headrace.streams.errors import BackfillOpenError
 from tests.spark_bridge.support.handed import Handed
 from tests.spark_bridge.support.handover_faults import KINDS, Kind, UnitFault

@@ -241,7 +241,7 @@ def test_units_that_are_mixed_are_refused(handed: Handed) -> None:
     """What came behind a unit that is committed would be lost."""
     local = handed.computed(handed.plan("bf-1"))
     mixed: Any = Mixed(local.local, local.plan)
-    with pytest.raises(BackfillError, match="are mixed in one partition"):
+    with pytest.raises(BackfillError, match="are mixed in a Spark partition"):
         hand_over_partitioned(mixed, handed.application, facts=local.local.facts())
     assert handed.offsets() == {}
 
@@ -276,9 +276,9 @@ def test_a_group_with_a_member_is_refused_before_anything_is_written(
     plan = handed.plan("bf-1")
     check_target(handed.application, plan, reset=False)
     joined()
-    with pytest.raises(CannotBackfillError, match="stop all its workers"):
+    with pytest.raises(CannotBackfillError, match="Stop all its workers"):
         check_target(handed.application, plan, reset=True)
-    with pytest.raises(CannotBackfillError, match="stop all its workers"):
+    with pytest.raises(CannotBackfillError, match="Stop all its workers"):
         hand_over(handed, "driver")
     assert find(handed.application, "bf-1").plan is None
     handed.check_empty()
@@ -292,7 +292,7 @@ def test_a_member_that_joins_meanwhile_is_seen_right_before_the_offsets(
         if step == "handover_written":
             joined()
 
-    with pytest.raises(CannotBackfillError, match="stop all its workers"):
+    with pytest.raises(CannotBackfillError, match="Stop all its workers"):
         hand_over(handed, how, probe=probe)
     assert handed.offsets() == {}
     # One transaction leaves nothing; parts stay, and keep the application from starting.
@@ -304,7 +304,9 @@ def test_a_member_that_joins_meanwhile_is_seen_right_before_the_offsets(
 def test_committed_offsets_and_rows_without_any_are_refused(handed: Handed) -> None:
     plan = handed.plan("bf-1")
     kafka.write(handed.bootstrap, handed.changelog, [(b"k", b"v")])
-    with pytest.raises(CannotBackfillError, match=r"changelogs with rows .*reset=True"):
+    with pytest.raises(
+        CannotBackfillError, match=r"changelogs of application .* have rows.*reset=True"
+    ):
         check_target(handed.application, plan, reset=False)
     kafka.set_committed(handed.bootstrap, handed.id, handed.source, {1: 3})
     with pytest.raises(CannotBackfillError, match=r"committed offsets .*reset=True"):
@@ -347,7 +349,7 @@ def test_versions_of_before_cannot_be_replaced_row_by_row(topics: Topics, tmp_pa
     topology = builder.build()
     plan = plan_of(topology, settings, "bf-1")
     kafka.write(topics.bootstrap, f"{settings['application.id']}-v-changelog", [(b"k", b"v")])
-    with pytest.raises(CannotBackfillError, match="headrace reset first"):
+    with pytest.raises(CannotBackfillError, match="with headrace reset"):
         check_target(CompiledApplication.of(topology, settings), plan, reset=True)
 
 
@@ -379,17 +381,17 @@ def test_auto_looks_at_rows_at_bytes_and_at_what_is_replaced(handed: Handed) -> 
     def way(facts: RowFacts, **more: Any) -> str:
         return chosen(plan, target, facts, **{"reset": False, **more})
 
-    assert way(RowFacts({(0, 0): 5_000_000}, {}, 1 << 20)) == "driver"
-    assert way(RowFacts({(0, 0): 5_000_001}, {}, 1 << 20)) == "partitioned"
-    assert way(RowFacts({(0, 0): 50_000}, {}, 1 << 30)) == "partitioned"
+    assert way(RowFacts(5_000_000, {}, 1 << 20)) == "driver"
+    assert way(RowFacts(5_000_001, {}, 1 << 20)) == "partitioned"
+    assert way(RowFacts(50_000, {}, 1 << 30)) == "partitioned"
     # What a heap of Spark's default size can hold besides all else.
-    assert way(RowFacts({(0, 0): 50_000}, {}, 256 << 20)) == "driver"
-    assert way(RowFacts({(0, 0): 50_000}, {}, 257 << 20)) == "partitioned"
-    assert way(RowFacts({(0, 0): 50_000}, {}, 257 << 20), heap=4 << 30) == "driver"
-    assert way(RowFacts({(0, 0): 4_999_999}), reset=True) == "driver"
+    assert way(RowFacts(50_000, {}, 256 << 20)) == "driver"
+    assert way(RowFacts(50_000, {}, 257 << 20)) == "partitioned"
+    assert way(RowFacts(50_000, {}, 257 << 20), heap=4 << 30) == "driver"
+    assert way(RowFacts(4_999_999), reset=True) == "driver"
     kafka.write(handed.bootstrap, handed.changelog, [(b"k", b"v")] * 2)
-    assert way(RowFacts({(0, 0): 4_999_999}), reset=True) == "partitioned"
-    assert way(RowFacts({(0, 0): 4_999_999})) == "driver"
+    assert way(RowFacts(4_999_999), reset=True) == "partitioned"
+    assert way(RowFacts(4_999_999)) == "driver"
 
 
 def test_transactions_of_rows_last_as_long_as_the_brokers_allow(handed: Handed) -> None:
@@ -571,12 +573,12 @@ def test_another_backfill_is_refused_while_one_is_open(handed: Handed) -> None:
     with pytest.raises(CannotBackfillError, match="--drop --id bf-1"):
         hand_over(handed, "driver", "bf-2")
     # Nor may it go on otherwise than it was begun: parts with outputs are visible.
-    with pytest.raises(CannotBackfillError, match="on other terms"):
+    with pytest.raises(CannotBackfillError, match="with another plan or other options"):
         hand_over(handed, "driver", "bf-1")
     plan = find(handed.application, "bf-1").plan
     assert plan is not None
     local = handed.computed(plan)
-    with pytest.raises(CannotBackfillError, match="on other terms"):
+    with pytest.raises(CannotBackfillError, match="with another plan or other options"):
         hand_over_partitioned(local, handed.application, outputs="skip", facts=local.local.facts())
     hand_over_partitioned(local, handed.application, facts=local.local.facts())
     handed.check_recount()
@@ -593,7 +595,7 @@ def test_each_attempt_commits_again_what_says_that_the_plan_is_open(
         if unit == units[-1].name:
             raise ValueError("planted")
 
-    with pytest.raises(BackfillError, match=r"stays open.*offsets\.retention\.minutes"):
+    with pytest.raises(BackfillError, match=r"cannot start before.*offsets\.retention\.minutes"):
         hand_over(handed, "partitioned", unit_probe=fail)
     notes = HandoverTarget.live(handed.application).notes().found
     sent: list[Any] = []
@@ -631,7 +633,7 @@ def test_a_plan_is_not_gone_on_with_when_a_topic_was_made_again(handed: Handed) 
         find(handed.application, "bf-1")
     with pytest.raises(CannotBackfillError, match=again):
         finish_partitioned(handed.application, plan)
-    assert drop_backfill(handed.topology, handed.settings, id="bf-1").begins_anew
+    assert drop_backfill(handed.topology, handed.settings, id="bf-1").restarts
     local = handed.computed(handed.plan("bf-2"))
     make_again()
     with pytest.raises(CannotBackfillError, match="created again"):
@@ -650,7 +652,7 @@ def test_a_plan_is_not_gone_on_with_by_another_topology(handed: Handed) -> None:
         find(CompiledApplication.of(other, handed.settings), "bf-1")
     assert find(handed.application, "bf-1").plan is not None
     report = drop_backfill(other, handed.settings, id="bf-1")
-    assert report.begins_anew
+    assert report.restarts
     assert set(report.deleted) == {handed.changelog, f"{handed.id}-by-word-repartition"}
     with live(handed.topology, handed.settings) as app:
         app.wait_processed(LINES * RECORDS_A_LINE)
@@ -670,9 +672,9 @@ def test_dropping_what_nobody_wrote_leaves_everything_as_it_was(handed: Handed) 
     with pytest.raises(CannotBackfillError, match=r"bf-1 of .* is open"):
         drop_backfill(handed.topology, handed.settings, id="bf-2")
     report = drop_backfill(handed.topology, handed.settings, id="bf-1")
-    assert not report.begins_anew
+    assert not report.restarts
     assert report.deleted == ()
-    with pytest.raises(BackfillError, match="it is dropped; there is nothing to drop"):
+    with pytest.raises(BackfillError, match=r"not open \(dropped\): there is nothing to drop"):
         drop_backfill(handed.topology, handed.settings, id="bf-1")
     hand_over(handed, "partitioned")
     handed.check_recount()
@@ -692,9 +694,9 @@ def test_dropping_parts_lets_the_application_begin_anew(handed: Handed) -> None:
     units = units_of(handed.application, plan)
     late = unit_writer(target, head, plan, units, reset=False)
     report = drop_backfill(handed.topology, handed.settings, id="bf-1")
-    assert report.begins_anew
+    assert report.restarts
     assert handed.changelog in report.deleted
-    with pytest.raises(BackfillError, match="not open any more"):
+    with pytest.raises(BackfillError, match="no longer open"):
         list(late(batches_of(local.local.of(units[-1]))))
     with live(handed.topology, handed.settings) as app:
         app.wait_processed(LINES * RECORDS_A_LINE)
@@ -710,6 +712,6 @@ def test_a_drop_that_was_interrupted_is_done_again(handed: Handed) -> None:
             drop_from(HandoverTarget.live(application), application, "bf-1", probe=stop_at(step))
         with pytest.raises(CannotBackfillError, match="being dropped"):
             find(application, "bf-1")
-    assert drop_backfill(handed.topology, handed.settings, id="bf-1").begins_anew
+    assert drop_backfill(handed.topology, handed.settings, id="bf-1").restarts
     hand_over(handed, "driver")
     assert handed.state() == dict(handed.words)

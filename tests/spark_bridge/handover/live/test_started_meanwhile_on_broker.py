@@ -73,7 +73,7 @@ def test_an_application_that_was_started_meanwhile_keeps_what_it_did(
     spark: Any, handed: Handed, running: ExitStack, handover: Any
 ) -> None:
     meanwhile = Meanwhile(handed, running, stop=True)
-    with pytest.raises(CannotBackfillError, match=r"has committed offsets .*reset=True"):
+    with pytest.raises(CannotBackfillError, match=r"has already committed offsets .*reset=True"):
         run(spark, handed, meanwhile, handover=handover)
     assert meanwhile.started
     check_live_alone(handed)
@@ -85,7 +85,7 @@ def test_an_application_that_runs_is_not_replaced_either(
 ) -> None:
     """It has to be stopped; then its state and its offsets are replaced."""
     meanwhile = Meanwhile(handed, running, stop=False)
-    with pytest.raises(CannotBackfillError, match="stop all its workers"):
+    with pytest.raises(CannotBackfillError, match="Stop all its workers"):
         run(spark, handed, meanwhile, handover=handover, reset=True)
     assert meanwhile.started
     running.close()

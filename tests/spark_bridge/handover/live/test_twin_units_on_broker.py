@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from headrace.spark_bridge.errors import BackfillError
-from headrace.spark_bridge.handover.clients import make_producer
-from headrace.spark_bridge.handover.lead import HandoverCoordinator
+from headrace.spark_bridge.handover.coordinator import HandoverCoordinator
 from headrace.spark_bridge.handover.notes import HandoverOptions, transactional_id
+from headrace.spark_bridge.handover.rows import make_producer
 from headrace.spark_bridge.handover.target import HandoverTarget
 from headrace.spark_bridge.handover.units import units_of
 from headrace.spark_bridge.handover.worker import WriteUnit
@@ -105,7 +105,7 @@ def test_an_attempt_that_is_fenced_fails_if_nobody_writes_the_unit(twins: Twins)
             twins.fence()
 
     with pytest.raises(ProducerFencedError):
-        twins.write(on_batch, patience_s=0.2)
+        twins.write(on_batch, wait_s=0.2)
     is_fenced = False
     with pytest.raises(BackfillError, match=r"unit 1_1 .*transaction\.max\.timeout\.ms"):
         twins.write(on_batch, timeout_s=0.0)

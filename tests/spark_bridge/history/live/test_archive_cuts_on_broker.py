@@ -11,8 +11,13 @@ import confluent_kafka
 import pytest
 
 from headrace.spark_bridge.errors import CannotBackfillError, HistoryGapError
-from headrace.spark_bridge.history.archive_cuts import check_cutover, cuts_of
-from headrace.spark_bridge.history.archive_facts import EVERYWHERE, ArchiveFacts, ArchiveStatistics
+from headrace.spark_bridge.history.archive_checks import (
+    EVERYWHERE,
+    ArchiveFacts,
+    ArchiveStatistics,
+    check_cutover,
+    cuts_of,
+)
 from headrace.spark_bridge.read import consumer_opener, read_range
 from headrace.streams.config.config import StreamsConfig
 from headrace.streams.kafka.admin import LiveAdmin
@@ -109,39 +114,39 @@ def test_a_time_is_where_kafka_goes_on_behind_all_that_is_before_it(topic: Topic
 def test_a_time_from_which_kafka_may_have_deleted_records_is_refused(topic: Topic) -> None:
     """The first record that is left says nothing of those before it."""
     topic.forget(15)
-    with pytest.raises(HistoryGapError, match=r"up to offset 15.*give cutover= as offsets"):
+    with pytest.raises(HistoryGapError, match=r"from offset 15.*Give cutover= as offsets"):
         topic.cut(topic.without(0, 9), at(10))
-    with pytest.raises(HistoryGapError, match=r"ends before offset 10 .* from 15 on"):
+    with pytest.raises(HistoryGapError, match=r"ends before offset 10, .* starts at offset 15"):
         topic.cut(topic.with_offsets(0, 9), at(10))
     # With offsets it can be known.
     assert topic.cut(topic.with_offsets(0, 14), at(15)) == 15
     topic.forget(RECORDS)
-    with pytest.raises(HistoryGapError, match=f"up to offset {RECORDS}"):
+    with pytest.raises(HistoryGapError, match=f"from offset {RECORDS},"):
         topic.cut(topic.without(0, 9), at(10))
 
 
 def test_a_record_that_would_count_twice_is_refused(topic: Topic) -> None:
-    with pytest.raises(CannotBackfillError, match=f"up to {time_of(10)} ms: .* count twice"):
+    with pytest.raises(CannotBackfillError, match=f"count twice .*up to {time_of(10)} ms,"):
         topic.cut(topic.without(0, 10), at(10))
 
 
 @pytest.mark.parametrize("cutover", [15, at(15)])
 def test_a_record_that_would_be_in_neither_is_refused(topic: Topic, cutover: Any) -> None:
-    with pytest.raises(HistoryGapError, match="at offset 10 would be in neither"):
+    with pytest.raises(HistoryGapError, match="such as offset 10,"):
         topic.cut(topic.with_offsets(0, 9), cutover)
-    with pytest.raises(HistoryGapError, match="at offset 0 would be in neither"):
+    with pytest.raises(HistoryGapError, match="such as offset 0,"):
         topic.cut(topic.nothing(offsets=True), cutover)
     for facts, offset in (
         (topic.without(0, 9), 10),
         (topic.without(0, 9, partition=0), 10),
         (topic.nothing(offsets=False), 0),
     ):
-        with pytest.raises(HistoryGapError, match=f"at offset {offset} is newer"):
+        with pytest.raises(HistoryGapError, match=f"newer than the archive .*, offset {offset},"):
             topic.cut(facts, cutover)
 
 
 def test_what_kafka_has_before_an_archive_is_missed(topic: Topic) -> None:
-    with pytest.raises(HistoryGapError, match=r"begins at offset 5 .* that at offset 0"):
+    with pytest.raises(HistoryGapError, match=r"such as offset 0, archive from 5\b"):
         topic.cut(topic.with_offsets(5, 9))
     topic.forget(5)
     assert topic.cut(topic.with_offsets(5, 9)) == 10
@@ -160,20 +165,20 @@ def test_offsets_that_are_no_records_are_not_missed(topic: Topic) -> None:
     topic.write([RECORDS + 5], abort=False)
     topic.forget(RECORDS)
     assert topic.cut(topic.with_offsets(behind, behind)) == behind + 1
-    with pytest.raises(HistoryGapError, match=f"at offset {behind} would be in neither"):
+    with pytest.raises(HistoryGapError, match=f"such as offset {behind},"):
         topic.cut(topic.with_offsets(0, 19), behind + 2)
 
 
 @pytest.mark.parametrize("cutover", ["latest", 7.5, "2026-01-01T00:00:00Z"])
 def test_what_is_no_place_is_refused(cutover: Any) -> None:
-    with pytest.raises(CannotBackfillError, match=r"cutover=.* give a time .* or offsets"):
+    with pytest.raises(CannotBackfillError, match=r"cutover=.* Give a time .* or offsets"):
         check_cutover(cutover, [TopicPartition("lines", 0)])
 
 
 def test_a_place_without_an_archive_is_refused() -> None:
     places = [TopicPartition("lines", p) for p in range(2)]
     check_cutover({("lines", 0): 3, ("lines", 1): 5}, places)
-    with pytest.raises(CannotBackfillError, match="names lines-2, of which there is no archive"):
+    with pytest.raises(CannotBackfillError, match=r"without an archive \(lines-2\)"):
         check_cutover({("lines", 2): 3}, places)
-    with pytest.raises(CannotBackfillError, match="without a time zone"):
+    with pytest.raises(CannotBackfillError, match="has no time zone"):
         check_cutover(datetime(2026, 1, 1), places)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from headrace.spark_bridge.handover.clients import make_producer
+from headrace.spark_bridge.handover.rows import make_producer
 from headrace.streams.config.config import StreamsConfig
 from headrace.streams.devbroker import DevBroker
 from headrace.streams.kafka.access_errors import AccessError

@@ -1,10 +1,19 @@
-"""Records of an archive as packs, in the order in which a task reads them."""
+"""History from DataFrames instead of from Kafka: Parquet, CSV, Delta or any other format.
+
+The columns are ``key``, ``value`` (bytes or text) and ``timestamp`` (milliseconds since 1970, or a
+timestamp), and optionally ``partition``, ``offset`` and ``headers``. The cut-over from archive to
+Kafka must be exact: it follows from the offsets, or the caller gives it. Without offsets, records
+are ordered by timestamp, then by file name and row within the file, or by content if Spark knows of
+no files. A second attempt therefore reads them in the same order, however Spark splits the files.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,10 +22,25 @@ import pyarrow.compute as pc
 
 from headrace.spark_bridge.cleanup import and_then
 from headrace.spark_bridge.errors import BackfillError, CannotBackfillError
-from headrace.spark_bridge.history.archive_facts import ArchiveFacts, ArchiveStatistics, facts_of
+from headrace.spark_bridge.executor_errors import executor_error, sealed
+from headrace.spark_bridge.history.archive_checks import (
+    EVERYWHERE,
+    ArchiveFacts,
+    ArchiveStatistics,
+    Cutover,
+    ReadRange,
+    Source,
+    Times,
+    check_cutover,
+    cuts_of,
+    facts_of,
+    refuse_implausible_times,
+    refuse_other_archive,
+)
+from headrace.spark_bridge.history.planning import HistoryAdmin, InputEnds, Until
 from headrace.spark_bridge.plan.job import Archived, CompiledApplication, StageJob
 from headrace.spark_bridge.plan.plan import BackfillPlan
-from headrace.spark_bridge.records.executor_errors import sealed
+from headrace.spark_bridge.read import consumer_opener, read_range
 from headrace.spark_bridge.records.murmur import partitions_of_keys
 from headrace.spark_bridge.records.outputs import SyntheticRecord
 from headrace.spark_bridge.records.packs import (
@@ -30,17 +54,8 @@ from headrace.spark_bridge.records.packs import (
     packs_to_arrow,
 )
 from headrace.streams.kafka.protocols import TopicPartition
+from headrace.streams.plan.topics import describe_as
 from headrace.topology.compile.source import stampers
-
-# History from a DataFrame instead of from Kafka: Parquet, CSV, Delta or any other format.
-#
-# The columns are ``key``, ``value`` (bytes or text) and ``timestamp`` (milliseconds since 1970, or
-# a timestamp), and optionally ``partition``, ``offset`` and ``headers``. The cut-over from archive
-# to Kafka must be exact: it follows from the offsets, or the caller gives it. Without offsets,
-# records are ordered by timestamp, then by file name and row within the file, or by content if
-# Spark knows of no files. A second attempt therefore reads them in the same order, however Spark
-# splits the files.
-
 
 AMONG_EQUALS = ("file", "row", "content")
 """Columns that sort records with equal timestamps, before their keys and values."""
@@ -73,47 +88,47 @@ def open_archive(topic: str, frame: Any, partitions: int) -> Archive:
     missing = sorted({"key", "value", "timestamp"} - names)
     if missing:
         raise CannotBackfillError(
-            f"the archive of {topic} has no column {', '.join(missing)}, and has "
-            f"{', '.join(map(repr, frame.columns))}; it needs key, value and timestamp, and takes "
+            f"the archive has no column {', '.join(missing)} ({topic}, with the columns "
+            f"{', '.join(map(repr, frame.columns))}). Add key, value and timestamp, and optionally "
             "partition, offset and headers"
         )
     if "offset" in names and "partition" not in names:
         raise CannotBackfillError(
-            f"the archive of {topic} has offsets and no partitions, which say nothing alone"
+            f"the archive has offsets without partitions ({topic}). Add the column partition"
         )
     kinds = dict(frame.dtypes)
     for name in ("key", "value"):
         if kinds[name] not in ("binary", "string", "void"):
             raise CannotBackfillError(
-                f"the {name} of the archive of {topic} is of type {kinds[name]}; it must be the "
-                "bytes or the text that was in the topic, such as to_json of a struct, and CSV is "
-                "not to be read with inferSchema"
+                f"the column {name} must be binary or string, not {kinds[name]} (archive of "
+                f"{topic}). Give the bytes or text of the topic, such as to_json of a struct, and "
+                "read CSV without inferSchema"
             )
     time = F.col("timestamp")
     if kinds["timestamp"] == "timestamp":
         time = F.unix_millis(time)
     elif kinds["timestamp"] not in ("bigint", "int"):
         raise CannotBackfillError(
-            f"the timestamp of the archive of {topic} is of type {kinds['timestamp']}; it must be "
-            "a long of milliseconds since 1970, or a timestamp"
+            f"the column timestamp must be a long of milliseconds since 1970 or a timestamp, not "
+            f"{kinds['timestamp']} (archive of {topic}). Convert it"
         )
+    partition = F.col("partition") if "partition" in names else F.lit(None)
+    offset = F.col("offset") if "offset" in names else F.lit(None)
     given = _among_equals(frame) if "offset" not in names else frame
     given = given.select(
         F.lit(topic).alias("topic"),
-        (F.col("partition") if "partition" in names else F.lit(None))
-        .cast("int")
-        .alias("partition"),
-        (F.col("offset") if "offset" in names else F.lit(None)).cast("long").alias("offset"),
+        partition.cast("int").alias("partition"),
+        offset.cast("long").alias("offset"),
         F.col("key").cast("binary").alias("key"),
         F.col("value").cast("binary").alias("value"),
         time.cast("long").alias("timestamp"),
         _headers(topic, kinds.get("headers")).alias("headers"),
         *(F.col(name) for name in AMONG_EQUALS if "offset" not in names),
     )
-    placed = given
+    frame = given
     if "partition" not in names:
-        placed = given.mapInArrow(_Partitioned(partitions), given.schema)
-    return Archive(topic, partitions, given, placed, "partition" in names, "offset" in names)
+        frame = given.mapInArrow(_Partitioned(partitions), given.schema)
+    return Archive(topic, partitions, given, frame, "partition" in names, "offset" in names)
 
 
 def _among_equals(frame: Any) -> Any:
@@ -146,7 +161,7 @@ def _headers(topic: str, kind: str | None) -> Any:
     if kind in (wanted, "array<struct<key:string,value:binary>>"):
         return F.col("headers").cast(wanted)
     raise CannotBackfillError(
-        f"the headers of the archive of {topic} are of type {kind}; they must be of {wanted}"
+        f"the column headers must be {wanted}, not {kind} (archive of {topic}). Convert it"
     )
 
 
@@ -169,7 +184,9 @@ class _Partitioned:
             yield batch.set_column(tp, "partition", pa.array(found, pa.int32()))
 
 
-def look_into(archive: Archive, cuts: Mapping[TopicPartition, int] | None = None) -> ArchiveFacts:
+def statistics_of(
+    archive: Archive, cuts: Mapping[TopicPartition, int] | None = None
+) -> ArchiveFacts:
     """Count an archive in a single pass, up to `cuts` if it has offsets."""
     from pyspark.sql import functions as F  # noqa: N812
 
@@ -196,11 +213,6 @@ def look_into(archive: Archive, cuts: Mapping[TopicPartition, int] | None = None
     )
 
 
-def before(archive: Archive, cuts: Mapping[TopicPartition, int]) -> Any:
-    """Return the records of an archive before given offsets; all records without offsets."""
-    return archive.frame.where(_is_before(archive, cuts)) if archive.has_offsets else archive.frame
-
-
 def _is_before(archive: Archive, cuts: Mapping[TopicPartition, int]) -> Any:
     from pyspark.sql import functions as F  # noqa: N812
 
@@ -222,10 +234,12 @@ def numbered(
     from pyspark import StorageLevel
     from pyspark.sql import functions as F  # noqa: N812
 
-    frame = before(archive, cuts)
-    order = ["partition", "offset"]
-    if not archive.has_offsets:
-        order = ["partition", "timestamp", *AMONG_EQUALS, "key", "value", "headers"]
+    frame, order = (
+        archive.frame,
+        ["partition", "timestamp", *AMONG_EQUALS, "key", "value", "headers"],
+    )
+    if archive.has_offsets:
+        frame, order = frame.where(_is_before(archive, cuts)), ["partition", "offset"]
     rows = (
         frame.repartitionById(archive.partitions, F.col("partition"))
         .sortWithinPartitions(*order)
@@ -269,7 +283,7 @@ class _Numbered:
         for batch in batches:
             if not batch.num_rows:
                 continue
-            tp = self._place_of(batch, tp)
+            tp = self._partition_of(batch, tp)
             offsets = batch.column("offset")
             if offsets.null_count:
                 offsets = pa.array(np.arange(count, count + batch.num_rows) + UNNUMBERED)
@@ -278,8 +292,7 @@ class _Numbered:
             before = np.concatenate(([previous], numbers[:-1]))
             if (twice := numbers[numbers <= before]).size:
                 raise BackfillError(
-                    f"the archive has offset {twice[0]} of {tp} twice; each record must be in "
-                    "it once"
+                    f"the archive has an offset twice ({tp}, offset {twice[0]}). Remove duplicates"
                 )
             previous = int(numbers[-1])
             times = np.asarray(batch.column("timestamp"))
@@ -296,20 +309,20 @@ class _Numbered:
             yield from batches_of(packed_records(label, count, records, tps))
             count += batch.num_rows
         if tp is not None:
-            said = {"partition": tp.partition, "first": first, "largest": largest}
+            stats = {"partition": tp.partition, "first": first, "largest": largest}
             label = Label("stats", -1, tp.partition, self._topic)
-            yield packs_to_arrow([packed_note(label, json.dumps(said).encode())])
+            yield packs_to_arrow([packed_note(label, json.dumps(stats).encode())])
 
-    def _place_of(self, batch: pa.RecordBatch, before: TopicPartition | None) -> TopicPartition:
+    def _partition_of(self, batch: pa.RecordBatch, before: TopicPartition | None) -> TopicPartition:
         """Return the partition of a batch, and check that all records so far belong to it."""
         ends = pc.min_max(batch.column("partition")).as_py()
         found = TopicPartition(self._topic, ends["min"])
         holes = batch.column("partition").null_count + batch.column("timestamp").null_count
         if holes or ends["max"] != found.partition or before not in (None, found):
             raise BackfillError(
-                f"the archive of {self._topic} has changed while it was read: it has records "
-                "without a place or a time, or of partitions that the topic does not have; let it "
-                "be as it is"
+                f"the archive has changed while it was read ({self._topic}): records have no "
+                "partition or timestamp, or a partition that the topic does not have. Do not "
+                "change it during a backfill"
             )
         return found
 
@@ -344,3 +357,172 @@ def _records(batch: pa.RecordBatch, source: int, numbers: Any, mts: Any) -> pa.R
         "seq": pa.array(np.zeros(count, np.int32)),
     }
     return pa.RecordBatch.from_arrays([columns[name] for name in RECORD.names], schema=RECORD)
+
+
+# -- all archives of a backfill --------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveSet:
+    """Archives of a backfill.
+
+    Args:
+        facts: statistics of each archive, in the same order.
+        cuts: first offset to read from Kafka after the archives.
+    """
+
+    archives: Sequence[Archive] = ()
+    facts: Sequence[ArchiveFacts] = ()
+    cuts: Mapping[TopicPartition, int] = field(default_factory=dict)
+
+    @classmethod
+    def open(
+        cls,
+        source: Source,
+        application: CompiledApplication,
+        admin: HistoryAdmin,
+        cutover: Cutover | None,
+        plan: BackfillPlan | None,
+        times: Times = "check",
+    ) -> ArchiveSet:
+        """Check the frames, and find the first offsets to read from Kafka after them."""
+        if source is None:
+            if cutover is not None:
+                raise CannotBackfillError("cutover= requires source=. Give both, or omit it")
+            cls._refuse_others({}, plan)
+            return cls()
+        cls._refuse_topics(source, application)
+        cls._refuse_others(source, plan)
+        described = describe_as(admin, source)
+        partitions = {name: facts.partitions for name, facts in described.items()}
+        missing = sorted(source.keys() - partitions.keys())
+        if missing:
+            raise CannotBackfillError(
+                f"topic {missing[0]} does not exist. Create it for the live application"
+            )
+        tps = [TopicPartition(t, p) for t in source for p in range(partitions[t])]
+        check_cutover(cutover, tps)
+        archives = [open_archive(t, frame, partitions[t]) for t, frame in source.items()]
+        starts = None if plan is None else plan.starts
+        found = [_facts(archive, starts) for archive in archives]
+        cuts: dict[TopicPartition, int] = {}
+        for facts in found:
+            if times == "check":
+                refuse_implausible_times(facts)
+            if plan is not None:
+                refuse_other_archive(plan, facts)
+                cuts.update({p: at for p, at in plan.starts.items() if p.topic == facts.topic})
+            else:
+                mine = cutover
+                if isinstance(cutover, Mapping):
+                    mine = {p: at for p, at in cutover.items() if p[0] == facts.topic} or None
+                read = _reader(application)
+                ends = InputEnds(admin, committed=application.config.reads_committed)
+                cuts.update(cuts_of(facts, partitions[facts.topic], ends, read, mine))
+        return cls(archives, found, cuts)
+
+    @staticmethod
+    def _refuse_topics(source: Any, application: CompiledApplication) -> None:
+        """Raise if an archive is not of a source topic, or is of a table's changelog."""
+        if not isinstance(source, Mapping):
+            raise CannotBackfillError(
+                f"source= must map topics to DataFrames, not {source!r}. Omit it to read Kafka"
+            )
+        read = {t for sub in application.plans.values() for t in sub.topics.sources}
+        unknown = sorted(source.keys() - read)
+        if unknown:
+            raise CannotBackfillError(
+                f"source= has topics that the topology does not read ({', '.join(unknown)}). Use "
+                f"topics of {', '.join(sorted(read))}"
+            )
+        for plan in application.plans.values():
+            for store in plan.program.sub_topology.stores:
+                if store.source_topic in source:
+                    raise CannotBackfillError(
+                        f"{store.source_topic} is also the changelog of table {store.name}, from "
+                        "which the live application cannot restore archived rows. Omit the "
+                        "archive if the topic still has all rows, or remove "
+                        "reuse.ktable.source.topics from topology.optimization"
+                    )
+
+    @staticmethod
+    def _refuse_others(source: Mapping[str, Any], plan: BackfillPlan | None) -> None:
+        """Raise if a second attempt gets archives of other topics than the first attempt."""
+        if plan is None or set(plan.archived) == set(source):
+            return
+        raise CannotBackfillError(
+            f"backfill {plan.id} was planned with archives of "
+            f"{', '.join(plan.archived) or 'no topics'}, not of "
+            f"{', '.join(sorted(source)) or 'no topics'}. Give the same source= (--source), or "
+            "drop it"
+        )
+
+    def ended(self, plan: BackfillPlan, until: Until) -> BackfillPlan:
+        """Check that archives can end at the plan's ends, and return the plan with their facts.
+
+        An archive is scanned again only if the plan cuts it.
+        """
+        rows = {}
+        for archive, whole in zip(self.archives, self.facts, strict=True):
+            tps = [TopicPartition(archive.topic, p) for p in range(archive.partitions)]
+            short = [tp for tp in tps if plan.starts[tp] < self.cuts[tp]]
+            if short and not archive.has_offsets:
+                raise CannotBackfillError(
+                    f"until= is before the cut-over, {self.cuts[short[0]]}, and the archive has no "
+                    f"offsets to cut it at ({short[0]}, offset {plan.ends[short[0]]}). Remove the "
+                    "records after the end from the archive, and give the end as cutover="
+                )
+            is_cut = whole.is_beyond(plan.starts)
+            facts = _facts(archive, plan.starts) if is_cut else whole
+            if isinstance(until, datetime):
+                _refuse_left_out(facts, int(until.timestamp() * 1000))
+            rows.update(facts.kept)
+        return replace(plan, archived_rows=rows) if self.archives else plan
+
+    def numbered(
+        self, job: StageJob, plan: BackfillPlan
+    ) -> tuple[list[Any], dict[TopicPartition, Archived]]:
+        """Return the records before the plan's ends as packs, and facts of each partition."""
+        frames: list[Any] = []
+        known: dict[TopicPartition, Archived] = {}
+        for archive in self.archives:
+            try:
+                frame, facts = numbered(archive, plan.starts, job)
+            except Exception as error:
+                with and_then(*[frame.unpersist for frame in frames], quietly=True):
+                    raise _unreadable(archive.topic, error) from error
+            frames.append(frame)
+            known.update(facts)
+        return frames, known
+
+
+def _facts(archive: Archive, ends: Mapping[TopicPartition, int] | None) -> ArchiveFacts:
+    try:
+        return statistics_of(archive, ends)
+    except CannotBackfillError:
+        raise
+    except Exception as error:
+        raise _unreadable(archive.topic, error) from error
+
+
+def _unreadable(topic: str, error: Exception) -> Exception:
+    return executor_error(f"the archive of {topic} cannot be read", error)
+
+
+def _reader(application: CompiledApplication) -> ReadRange:
+    config = application.config
+    timeout_s = config.task_timeout_ms / 1000
+    return partial(
+        read_range, consumer_opener(config, committed=config.reads_committed), timeout_s=timeout_s
+    )
+
+
+def _refuse_left_out(facts: ArchiveFacts, until_ms: int) -> None:
+    for partition, part in facts.parts.items():
+        if part.latest is not None and part.latest >= until_ms:
+            tp = TopicPartition(facts.topic, partition)
+            raise CannotBackfillError(
+                f"the archive has records after until=, which the live application cannot read "
+                f"from Kafka ({facts.topic if partition == EVERYWHERE else tp}, at {part.latest} "
+                "ms). Give a later time, or offsets"
+            )

@@ -1,50 +1,33 @@
-"""Results of a backfill: rows for topics, as Arrow batches in the driver and in executors."""
+"""Results of a backfill: rows for topics, as Arrow batches in the driver and in executors.
+
+Spark brings rows to the driver one Spark partition at a time, through its JVM and in several
+copies, and a Spark partition has all rows of a task. Large partitions are therefore split first:
+into runs of packs that are small relative to the heap, each a partition of its own, in the same
+order.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import pyarrow as pa
 
-from headrace.spark_bridge.driver_memory import heap_bytes, in_parts, part_bytes
+from headrace.spark_bridge.executor_errors import sealed
 from headrace.spark_bridge.plan.plan import BackfillPlan
-from headrace.spark_bridge.records.executor_errors import sealed
-from headrace.spark_bridge.records.packs import HEADERS, opened
+from headrace.spark_bridge.records.packs import RESULT, opened
 
-RESULT = pa.schema(
-    [
-        pa.field("sub", pa.int32()),
-        pa.field("d", pa.int32()),
-        pa.field("kind", pa.string()),
-        pa.field("topic", pa.string()),
-        pa.field("partition", pa.int32()),
-        pa.field("number", pa.int64()),
-        pa.field("key", pa.binary()),
-        pa.field("value", pa.binary()),
-        pa.field("timestamp", pa.int64()),
-        pa.field("headers", HEADERS),
-    ]
-)
-"""Schema of the rows that are handed over; `number` counts the rows of a task and kind."""
+HEAP_BYTES = 1 << 30
+"""Spark's default, used if the size of the heap is unknown."""
+
+PART_BYTES_MAX = 32 << 20
+PARTS_IN_HEAP = 32
+"""Two parts are in memory at a time, in about four copies each, next to Spark's own objects."""
+
+_NUMBER = "__number"
 
 Batches = Iterator[pa.RecordBatch]
-
-
-class ResultRow(NamedTuple):
-    """Row of `Results` (see `RESULT`); `headers` are pairs, or None if the record has none."""
-
-    sub: int
-    d: int
-    kind: str
-    topic: str
-    partition: int
-    number: int
-    key: bytes | None
-    value: bytes | None
-    timestamp: int
-    headers: list[tuple[str, bytes | None]] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +56,7 @@ class Results:
         return heap_bytes(self.packs.sparkSession)
 
     def batches(self, largest: int | None = None) -> Batches:
-        """Yield the rows as Arrow batches in the driver, by Spark partition.
+        """Yield the rows as batches of `RESULT` in the driver, by Spark partition.
 
         They are ordered by stage, then by the partition of the task, then, within a task and kind,
         by `number`. If `largest` exceeds the limit for the heap, large partitions are split.
@@ -85,14 +68,55 @@ class Results:
         for pack in packs.toLocalIterator(prefetchPartitions=True):
             yield _rows_of(pack.asDict())
 
-    def rows(self) -> Iterator[ResultRow]:
-        for batch in self.batches():
-            yield from result_rows(batch)
-
     def run(self, work: Callable[[Batches], Batches], ddl: str) -> list[Any]:
         """Run `work` in executors on batches of `RESULT`, and return its output rows."""
         found: list[Any] = self.packs.mapInArrow(_Unpacking(work), ddl).collect()
         return found
+
+
+def heap_bytes(spark: Any) -> int:
+    try:
+        runtime = spark.sparkContext._jvm.java.lang.Runtime.getRuntime()
+        return int(runtime.maxMemory())
+    except Exception:  # a client of Spark Connect has no JVM
+        return HEAP_BYTES
+
+
+def part_bytes(heap: int) -> int:
+    return min(PART_BYTES_MAX, heap // PARTS_IN_HEAP)
+
+
+def cuts_of(sizes: Sequence[tuple[int, int]], limit: int) -> list[int]:
+    """Return the number of the first pack of each part but the first.
+
+    >>> cuts_of([(0, 4), (1, 4), (2, 4), (9, 20), (11, 1)], 8)
+    [2, 9, 11]
+    """
+    cuts, room = [], limit
+    for number, size in sizes:
+        if size > room and room < limit:
+            cuts.append(number)
+            room = limit
+        room -= size
+    return cuts
+
+
+def in_parts(packs: Any, limit: int) -> Any:
+    """Repartition packs into Spark partitions of at most `limit` bytes, in the same order.
+
+    `packs` must be persisted: otherwise, the cuts would not match the sizes that were measured.
+    """
+    from pyspark.sql import functions as F  # noqa: N812
+
+    numbered = packs.withColumn(_NUMBER, F.monotonically_increasing_id())
+    measured = numbered.select(_NUMBER, F.octet_length("data").alias("size"))
+    sizes = [(row[_NUMBER], row["size"] or 0) for row in measured.collect()]
+    cuts = cuts_of(sorted(sizes), limit)
+    part = F.lit(0)
+    for cut in cuts:
+        part = part + F.when(F.col(_NUMBER) >= cut, 1).otherwise(0)
+    parts = numbered.repartitionById(len(cuts) + 1, part.cast("int"))
+    return parts.sortWithinPartitions(_NUMBER).drop(_NUMBER)
 
 
 class _Unpacking:
@@ -118,24 +142,7 @@ def _rows_of(pack: dict[str, Any]) -> pa.RecordBatch:
     rows = opened(pack["data"])
     count = rows.num_rows
     columns = {name: rows.column(name) for name in rows.schema.names}
-    for name in ("sub", "d", "kind", "topic"):
+    for name in ("kind", "sub", "d", "topic"):
         columns[name] = pa.repeat(pa.scalar(pack[name], RESULT.field(name).type), count)
     columns["number"] = pa.array(range(pack["number"], pack["number"] + count), pa.int64())
     return pa.RecordBatch.from_arrays([columns[name] for name in RESULT.names], schema=RESULT)
-
-
-def result_rows(batch: pa.RecordBatch) -> Iterator[ResultRow]:
-    """Yield the rows of a batch of `RESULT`.
-
-    >>> columns = [[0], [1], ["sink"], ["out"], [-1], [0], [b"k"], [None], [5]]
-    >>> arrays = [pa.array(c, f.type) for c, f in zip(columns, RESULT)]
-    >>> headers = pa.array([[{"name": "h", "value": b"1"}]], HEADERS)
-    >>> batch = pa.RecordBatch.from_arrays([*arrays, headers], schema=RESULT)
-    >>> next(result_rows(batch)).headers
-    [('h', b'1')]
-    """
-    columns = [batch.column(name).to_pylist() for name in RESULT.names]
-    headers = columns[-1]
-    columns[-1] = [h and [(pair["name"], pair["value"]) for pair in h] for h in headers]
-    for row in zip(*columns, strict=True):
-        yield ResultRow(*row)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from headrace.spark_bridge.program.combine import combined_topics
+from headrace.spark_bridge.plan.job import combined_topics
 from headrace.streams.config.config import StreamsConfig
 from headrace.topology import Materialized, StreamsBuilder, TimeWindows, Topology, serdes
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from headrace.spark_bridge.errors import BackfillError
-from headrace.spark_bridge.records.executor_errors import sealed
+from headrace.spark_bridge.executor_errors import sealed
 from headrace.streams import TopologyTestDriver
 from headrace.streams.errors import StreamsError
 from headrace.topology import StreamsBuilder, serdes

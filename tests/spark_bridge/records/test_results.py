@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from headrace.spark_bridge.driver_memory import heap_bytes, in_parts, part_bytes
+from headrace.spark_bridge.records.results import heap_bytes, in_parts, part_bytes
 
 
 def test_a_large_partition_is_cut_and_keeps_its_order(spark: Any) -> None:

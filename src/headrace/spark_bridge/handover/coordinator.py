@@ -14,16 +14,16 @@ An opened plan is read back before group members are checked: see
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from headrace.spark_bridge.cleanup import and_then
 from headrace.spark_bridge.errors import BackfillError, CannotBackfillError
-from headrace.spark_bridge.handover.clients import group_metadata, make_producer
 from headrace.spark_bridge.handover.notes import HandoverOptions, check_id, is_in_parts
+from headrace.spark_bridge.handover.rows import group_metadata, make_producer
 from headrace.spark_bridge.handover.target import HandoverTarget
 from headrace.spark_bridge.plan.plan import BackfillPlan
 from headrace.streams.admin.backfill_gate import NoteState, backfill_group
-from headrace.streams.errors import OutcomeUnknownError, ProducerFencedError
+from headrace.streams.errors import ProducerFencedError
 from headrace.streams.kafka.protocols import Offsets, Probe
 from headrace.streams.plan.deployed import topology_group
 
@@ -61,47 +61,47 @@ class HandoverCoordinator:
         if opened is not None and opened[1].id != self._id:
             raise CannotBackfillError(other_is_open(self._target.group, opened[1].id))
 
-    def is_open(self, plan: BackfillPlan, terms: HandoverOptions) -> bool:
+    def is_open(self, plan: BackfillPlan, options: HandoverOptions) -> bool:
         """Return whether exactly this plan is open; raise if it is open with other options."""
         head = self.notes.head_of(self._id)
         if head is None or head.state == "dropped":
             return False
         if head.state == "done":
             raise CannotBackfillError(
-                f"backfill {self._id} of {self._target.group} was handed over already; give the "
-                "new one another id"
+                f"backfill {self._id} of {self._target.group} is already handed over. Use another "
+                "id"
             )
         if head.state == "dropping":
             raise CannotBackfillError(other_is_open(self._target.group, self._id, drop=True))
-        if head.digest == terms.digest(plan):
+        if head.digest == options.digest(plan):
             return True
         if not is_in_parts(head):
             return False  # an interrupted single transaction leaves no rows
-        what = f"backfill {self._id} of {self._target.group} is open, and parts may be written"
         raise CannotBackfillError(
-            f"{what} on other terms than these: go on with the same plan, handover='partitioned' "
-            "and the same outputs= and reset= as it was begun with, or drop it"
+            f"backfill {self._id} of {self._target.group} is open with another plan or other "
+            "options. Continue it with the same plan, handover='partitioned' and the same outputs= "
+            "and reset=, or drop it"
         )
 
-    def open(self, plan: BackfillPlan, terms: HandoverOptions) -> bool:
+    def open(self, plan: BackfillPlan, options: HandoverOptions) -> bool:
         """Open the plan, so that the application cannot start; return whether it was open already.
 
         The notes of a plan that is already open are committed again, because offsets expire.
         """
         self.take_over()
-        resumed = self.is_open(plan, terms)
+        resumed = self.is_open(plan, options)
         self._target.refuse_other_topics(plan)
         self._target.refuse_members()
-        self._target.refuse_offsets(plan, reset=terms.reset)
+        self._target.refuse_offsets(plan, reset=options.reset)
         if resumed:
             self.commit({self._group: self.notes.again(plan.id)})
             self._probe("handover_opened")
             return True
-        self._target.refuse_rows(plan, reset=terms.reset)
-        self.commit({self._group: self.notes.opened(plan, terms)})
+        self._target.refuse_rows(plan, reset=options.reset)
+        self.commit({self._group: self.notes.opened(plan, options)})
         self.notes = self._target.notes()
-        assert self.is_open(plan, terms), "the plan was committed and is not there"
-        self._log.info("handover_opened", backfill=plan.id, how=terms.how, records=plan.records)
+        assert self.is_open(plan, options), "the committed plan cannot be read"
+        self._log.info("handover_opened", backfill=plan.id, how=options.how, records=plan.records)
         self._probe("handover_opened")
         try:
             self._target.refuse_members()
@@ -156,22 +156,12 @@ class HandoverCoordinator:
         head = self.notes.head_of(self._id)
         return head is not None and head.state == "done"
 
-    def certain(self, call: Callable[[], None]) -> None:
-        """Call, and resolve an unknown outcome: OutcomeUnknownError then means no effect."""
-        try:
-            call()
-        except ProducerFencedError as error:
-            raise fenced(self._id, error) from error
-        except OutcomeUnknownError:
-            if not self.renew():
-                raise
 
-
-def fenced(backfill_id: str, error: ProducerFencedError, way_out: str = "") -> BackfillError:
+def fenced(backfill_id: str, error: ProducerFencedError, fix: str = "") -> BackfillError:
     return BackfillError(
-        f"another driver has taken backfill {backfill_id} over, or a transaction took longer than "
-        f"it may ({error}); see that one driver runs, and run the backfill again with the same id"
-        f"{way_out}"
+        f"another driver has taken over backfill {backfill_id}, or its transaction took too long "
+        f"({error}). Make sure that a single driver runs, and run the backfill again with the same "
+        f"id{fix}"
     )
 
 
@@ -179,8 +169,8 @@ def other_is_open(application_id: str, backfill_id: str, *, drop: bool = False) 
     what = f"backfill {backfill_id} of {application_id} is "
     command = f"headrace backfill ... --drop --id {backfill_id}"
     if drop:
-        return f"{what}being dropped; finish that with {command}"
+        return f"{what}being dropped. Finish the drop with {command}"
     return (
-        f"{what}open; finish it with headrace backfill ... --id {backfill_id}, or drop it with "
+        f"{what}open. Finish it with headrace backfill ... --id {backfill_id}, or drop it with "
         f"{command}"
     )

@@ -1,1 +1,0 @@
-"""The program that executors receive, and how it is shipped."""
