@@ -217,9 +217,15 @@ def _read_until(read: Output, feed: Feed, deadline: float) -> list[float]:
 
 
 def measured(
-    place: Cluster, rate: int, seconds: float, runners: Sequence[Runner], rounds: int = 1
+    place: Cluster,
+    rate: int,
+    seconds: float,
+    runners: Sequence[Runner],
+    rounds: int = 1,
+    *,
+    applications: Sequence[str] = APPLICATIONS,
 ) -> list[Latency]:
-    """Measure the latency of a stateless and of a stateful application.
+    """Measure the latency of applications, by default of a stateless and of a stateful one.
 
     Args:
         place: the cluster.
@@ -227,9 +233,10 @@ def measured(
         seconds: how long, after a warm-up.
         runners: who is measured, in turns.
         rounds: how often.
+        applications: names of topologies.
     """
     found = []
-    for application in APPLICATIONS:
+    for application in applications:
         for number in range(rounds):
             for who in runners if number % 2 == 0 else reversed(runners):
                 found.append(_measure(place, application, who, rate, seconds))

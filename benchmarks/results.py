@@ -22,6 +22,7 @@ class Run:
         broker_cpu_s: CPU time of the broker meanwhile; None for a cluster of somebody else.
         noise_ms: the time of the fixed loop before the run.
         wrong: what is wrong with the output; empty if nothing is.
+        stored_bytes: what the broker has stored meanwhile; 0 for a cluster of somebody else.
     """
 
     records: int
@@ -32,6 +33,7 @@ class Run:
     broker_cpu_s: float | None
     noise_ms: float
     wrong: str = ""
+    stored_bytes: int = 0
 
     @property
     def whole_rate(self) -> float:

@@ -81,7 +81,7 @@ class Benchmark:
         # A JVM's workers are threads.
         count = variant.workers if variant.peer == "headrace" else 1
         progress = Progress(order.bootstrap, self._cluster.admin, order.run, self._sources)
-        broker_before = self._broker()
+        broker_before, bytes_before = self._broker(), self._cluster.stored_bytes(order.run)
         began = time.monotonic()
         with running(command, count) as processes:
             used, memory = _follow(progress, processes)
@@ -95,6 +95,7 @@ class Benchmark:
             broker_cpu_s if self._cluster.broker_pid is not None else None,
             noise_ms,
             self._what_is_wrong(order.output, variant),
+            self._cluster.stored_bytes(order.run) - bytes_before,
         )
 
     def _broker(self) -> Usage:

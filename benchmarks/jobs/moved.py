@@ -1,13 +1,16 @@
-"""A running sum per key where the keys are taken out of the records, so that they are moved."""
+"""Jobs whose keys are taken out of the values, so that records go through a repartition topic."""
 
 from __future__ import annotations
 
+from datetime import timedelta
 from functools import partial
 
 import orjson
 
 from benchmarks.jobs.job import Expected, Job, Made, Record, topic
 from benchmarks.jobs.sums import bookings
+from benchmarks.jobs.windows import SIZE_MS, tumbling_input
+from headrace import TimeWindows
 from headrace.topology import serdes
 from headrace.topology.dsl.builder import StreamsBuilder
 from headrace.topology.topology import Topology
@@ -51,3 +54,52 @@ def job_of(accounts: int, records: int) -> Job:
     make = partial(moved_bookings, accounts=accounts)
     title = f"sum of {accounts:,} keys behind select_key"
     return Job(f"moved_{accounts}", title, records, make, moved_sum, kind="moved_sum")
+
+
+def moved_windows(source: str, output: str) -> Topology:
+    """Add up by ten seconds and a key that is taken out of the records."""
+    builder = StreamsBuilder()
+    (
+        builder.stream(topic(source, "in"))
+        .select_key(lambda _, reading: reading["sensor"])
+        .group_by_key(name="by-sensor")
+        .windowed_by(TimeWindows(size=timedelta(milliseconds=SIZE_MS)))
+        .aggregate(lambda: 0, lambda _, reading, total: total + reading["amount"], store="sums")
+        .to_stream()
+        .to(output)
+    )
+    return builder.build()
+
+
+def moved_readings(count: int) -> Made:
+    """Readings that have no key, and their sensors in their values."""
+    made = tumbling_input(count)
+    rows: list[Record] = [
+        (None, b'{"sensor":%s,%s' % (key, value[1:]), time)
+        for key, value, time in made.inputs["in"]
+    ]
+    return Made({"in": rows}, made.expected)
+
+
+def moved_last(source: str, output: str) -> Topology:
+    """Keep the last value of each key behind a repartition topic, and write it on."""
+    builder = StreamsBuilder()
+    (
+        builder.stream(topic(source, "in"))
+        .select_key(lambda key, _: key[::-1])
+        .group_by_key(name="by-key")
+        .reduce(lambda _, value: value, store="last")
+        .to_stream()
+        .to(output)
+    )
+    return builder.build()
+
+
+MOVED_WINDOWS = Job(
+    "moved_windows",
+    "windows of 10 s behind select_key",
+    300_000,
+    moved_readings,
+    moved_windows,
+    kind="moved_windows",
+)

@@ -37,7 +37,7 @@ def cluster(bootstrap: str | None) -> Iterator[Cluster]:
         tempfile.TemporaryDirectory(prefix="headrace-bench-") as directory,
         DevBroker(Path(directory, "broker"), port=0) as broker,
     ):
-        yield Cluster(broker.bootstrap, broker.status().nodes[0].pid)
+        yield Cluster(broker.bootstrap, broker.status().nodes[0].pid, broker.directory)
 
 
 @dataclass(slots=True)
@@ -51,9 +51,12 @@ class Outcome:
 class Cluster:
     """Topics and records of benchmarks on one cluster."""
 
-    def __init__(self, bootstrap: str, broker_pid: int | None = None) -> None:
+    def __init__(
+        self, bootstrap: str, broker_pid: int | None = None, directory: Path | None = None
+    ) -> None:
         self.bootstrap = bootstrap
         self.broker_pid = broker_pid
+        self._directory = directory
         # Silent: a broker of one's own goes before its clients do.
         self.admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 2})
 
@@ -86,6 +89,18 @@ class Cluster:
                 # A request that was sent again meets what its first sending did.
                 if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
                     raise
+
+    def stored_bytes(self, prefix: str) -> int:
+        """The size of topics whose names begin with `prefix`, and of Kafka's own topics.
+
+        0 for a cluster of somebody else.
+        """
+        found = [] if self._directory is None else self._directory.rglob("*.log")
+        return sum(
+            file.stat().st_size
+            for file in found
+            if file.parent.name.startswith((prefix, "__consumer_offsets-", "__transaction_state-"))
+        )
 
     def fill(self, topic: str, records: Iterable[Record]) -> None:
         """Write records; equal keys go to one partition, those without a key to any."""

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.jobs.catalogue import JOBS
 from benchmarks.jobs.job import Job, Made, topic
-from benchmarks.jobs.moved import job_of
+from benchmarks.jobs.moved import MOVED_WINDOWS, job_of
 from headrace import TopologyTestDriver, serdes
 
 RECORDS = 300
@@ -29,7 +29,9 @@ def ordered(made: Made) -> Iterator[tuple[str, bytes | None, bytes, int]]:
 
 
 @pytest.mark.parametrize("caches", [False, True], ids=["each-update", "caches"])
-@pytest.mark.parametrize("job", [JOBS[name] for name in RUN] + [job_of(7, RECORDS)], ids=named)
+@pytest.mark.parametrize(
+    "job", [*(JOBS[name] for name in RUN), job_of(7, RECORDS), MOVED_WINDOWS], ids=named
+)
 def test_a_job_ends_as_its_recount(job: Job, *, caches: bool) -> None:
     made = job.make(RECORDS)
     with TopologyTestDriver(
