@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import re
@@ -15,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from headrace import serdes
+from tests.support import kafka
 from tests.support.patience import PATIENCE_S
 from tests.support.processes import IMPORT_PATH, ROOT, wait_until
 from tests.support.topics import Topics
@@ -93,43 +94,57 @@ class Newcomer:
         wait_until(lambda: "new=running" in self.log(), what="the application runs")
 
 
-def test_the_word_count_of_the_readme_counts(topics: Topics, tmp_path: Path) -> None:
-    """Its first block runs as it stands, and its second one writes to it and reads from it."""
-    (_, application), (_, visit), _ = blocks("README.md")
+def test_the_application_of_the_readme_counts_the_sentence_that_its_command_sends(
+    topics: Topics, tmp_path: Path
+) -> None:
+    (name, application), _ = blocks("README.md")
     names = {
         "localhost:9092": topics.bootstrap,
         "sentences": topics.create("sentences", partitions=4),
         "word-counts": topics.create("word-counts", partitions=4),
         "word-count": topics.name("word-count"),
-        "reader": topics.name("reader"),
     }
     newcomer = Newcomer(tmp_path, names)
-    newcomer.save("application.py", application)
-    newcomer.save("visit.py", visit)
-    with newcomer.running("application.py") as process:
-        newcomer.wait_until_running()
-        said = newcomer.run("visit.py")
+    assert name == "word_count.py"
+    newcomer.save(name, application)
+    readme = (ROOT / "README.md").read_text()
+    (produce,) = re.findall(r'^echo "a daisy is not a rose" \| headrace (.*)$', readme, re.M)
+    sentence = tmp_path / "sentence.txt"
+    sentence.write_text("a daisy is not a rose\n")
+    words = [names["sentences"] if word == "sentences" else word for word in produce.split()]
+    words.insert(3, str(sentence))
+    with newcomer.running("word_count.py") as process:
+        wait_until(lambda: has_members(names["word-count"], topics.bootstrap), what="it runs")
+        newcomer.run("-m", "headrace", *words)
+        counts = {"a": 2, "daisy": 1, "is": 1, "not": 1, "rose": 1}
+        wait_until(
+            lambda: counts_in(names["word-counts"], topics.bootstrap) == counts, what="counts"
+        )
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 0, newcomer.log()
-    last = dict(line.split() for line in said.splitlines())
-    assert last == {"a": "3", "rose": "2", "is": "2", "daisy": "1", "not": "1"}
-    with newcomer.running(*HEADRACE_RUN, "application:app", "--workers=2") as process:
+    with newcomer.running(*HEADRACE_RUN, "word_count:app", "--workers=2") as process:
         wait_until(lambda: newcomer.log().count('"new": "running"') >= 2, what="two workers")
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 0, newcomer.log()
 
 
-def test_the_second_block_can_be_pasted_into_the_interactive_python() -> None:
-    """There, what follows an indented block needs an empty line before it."""
-    code = blocks("README.md")[1][1]
-    lines = code.splitlines()
-    for line, following in itertools.pairwise(lines):
-        assert not (line.startswith("    ") and re.match(r"\w", following)), following
+def has_members(group: str, bootstrap: str) -> bool:
+    return bool(kafka.members(bootstrap, group))
+
+
+def counts_in(topic: str, bootstrap: str) -> dict[str, int]:
+    """The last count of each word."""
+    return {
+        serdes.string.deserialize(record.key): serdes.long.deserialize(record.value)
+        for record in kafka.read(bootstrap, topic)
+    }
 
 
 def test_the_test_of_the_readme_passes(tmp_path: Path) -> None:
     newcomer = Newcomer(tmp_path, {})
-    newcomer.save("test_words.py", blocks("README.md")[2][1])
+    for name, code in blocks("README.md"):
+        assert name is not None
+        newcomer.save(name, code)
     assert "1 passed" in newcomer.run("-m", "pytest", "-q", "-p", "no:cacheprovider")
 
 
@@ -175,12 +190,24 @@ def _sums(newcomer: Newcomer) -> dict[str, int]:
     return {customer: int(cents) for customer, cents in map(str.split, said.splitlines())}
 
 
-def test_the_line_that_tries_the_word_count_prints_its_counts() -> None:
-    (line,) = re.findall(r"^echo .* \| headrace try .*$", (ROOT / "README.md").read_text(), re.M)
-    command = line.replace("headrace try", f"{sys.executable} -m headrace try")
-    done = subprocess.run(command, shell=True, cwd=ROOT, capture_output=True, text=True, check=True)
-    counts = {r["key"]: r["value"] for r in map(json.loads, done.stdout.splitlines())}
-    assert counts == {"a": 2, "rose": 2, "is": 1}
+def test_the_line_that_tries_the_word_count_prints_what_the_readme_shows(tmp_path: Path) -> None:
+    text = (ROOT / "README.md").read_text()
+    (line,) = re.findall(r"^echo .* \| headrace try .*$", text, re.M)
+    (shown,) = re.findall(r"^```text\n(.*?)^```$", text, re.M | re.S)
+    Newcomer(tmp_path, {}).save(*blocks("README.md")[0])
+    done = subprocess.run(
+        line.replace("headrace try", f"{sys.executable} -m headrace try"),
+        shell=True,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": IMPORT_PATH},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    said, expected = ([json.loads(line) for line in t.splitlines()] for t in (done.stdout, shown))
+    for record in [*said, *expected]:
+        del record["timestamp"]
+    assert said == expected
 
 
 def test_the_guides_orders_on_a_file_print_what_it_shows(tmp_path: Path) -> None:
