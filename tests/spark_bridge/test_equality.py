@@ -131,7 +131,7 @@ def meets_itself(topology: Topology) -> bool:
     """Whether one task reads several repartition topics: of equal times, any may come first.
 
     In a backfill each record's consequences follow it at once, and live they come as the topics are
-    fetched: docs/backfill.md, "What is promised". Each key has its own order in both.
+    fetched: docs/backfill.md, "Guarantees". Each key has its own order in both.
     """
     internal = [
         sum(len(source.topics) for source in sub.sources if source.internal)
