@@ -51,7 +51,7 @@ FIGURES = (
     ("query", f"of more than {hot_keys.KEY_BYTES_MAX:,} bytes are left out"),
     ("watch", f"each `node.times.interval.ms`, {node_times.EVERY_S * 1000:g} by default"),
     ("watch", f"and each {snapshot_collector.EVERY_MOST_S:g} s if a report takes long"),
-    ("calls", f"it is {round(kstream.TIMEOUT.total_seconds())} seconds if nothing is said"),
+    ("calls", f"it is {round(kstream.TIMEOUT.total_seconds())} seconds by default"),
     ("calls", f"which is {client_settings.TRANSACTION_TIMEOUT_MS // 1000} seconds here"),
 )
 """Sentences of pages with figures that the code has too, by page."""
