@@ -86,7 +86,7 @@ def test_where_a_topic_comes_from_is_said_before_it_is_there() -> None:
         coming = Table.of(rows).coming
         happened.extend(f"said {topic}: {sorted(via)}" for topic, via in coming.items())
 
-    (pair,) = looking(happened).look(Table(), write)
+    (pair,) = looking(happened).update(Table(), write)
     assert happened == ["said west.orders: ['id-of-west']", "made west.orders"]
     assert pair.mirrored.target == "west.orders"
 

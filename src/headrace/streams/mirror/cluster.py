@@ -33,8 +33,16 @@ class MirrorCluster(GroupAdmin):
     """Source or target cluster (see `headrace.streams.kafka.admin.LiveAdmin` for the arguments)."""
 
     def cluster_id(self) -> str:
-        found = self._answer("say which cluster it is", self._client.describe_cluster)
-        return str(found.cluster_id)
+        servers = self._config.get("bootstrap.servers")
+        try:
+            asked = self._client.describe_cluster(request_timeout=self._request_s)
+            return str(answered(asked, 2 * self._request_s).cluster_id)
+        except KafkaException as error:
+            if error.args[0].code() in DENIED:
+                raise denial(error.args[0], self._config) from error
+            raise FatalClientError(
+                f"cannot describe the cluster at {servers}: {error.args[0].str()}"
+            ) from error
 
     def topic_names(self) -> frozenset[str]:
         try:
@@ -125,17 +133,6 @@ class MirrorCluster(GroupAdmin):
                     break
                 found[name] = cause.str()
         return found
-
-    def _answer(self, action: str, ask: Any) -> Any:
-        servers = self._config.get("bootstrap.servers")
-        try:
-            return answered(ask(request_timeout=self._request_s), 2 * self._request_s)
-        except KafkaException as error:
-            if error.args[0].code() in DENIED:
-                raise denial(error.args[0], self._config) from error
-            raise FatalClientError(
-                f"the cluster at {servers} does not {action}: {error.args[0].str()}"
-            ) from error
 
 
 def fitting(config: Mapping[str, str], replicas: int) -> tuple[dict[str, str], dict[str, str]]:

@@ -131,7 +131,7 @@ class Mirror:
             finally:
                 groups.close()
         except StopRequestedError:
-            self._log.info("mirror_stopped", reason="it was told to, while it waited for brokers")
+            self._log.info("mirror_stopped", reason="stop requested while waiting for brokers")
         return self.counts.records
 
     def _mirror(
@@ -204,8 +204,8 @@ class Mirror:
         found = target.cluster.describe([topic]).get(topic)
         if found is not None and found.cleanup_policy not in (None, {"compact"}):
             raise ConfigError(
-                f"topic {topic} of {target.name} has what mirror {self._name} has copied, and its "
-                "cleanup.policy would delete that; set it to compact, or give another --name"
+                f"cleanup.policy of topic {topic} of {target.name} would delete the positions of "
+                f"mirror {self._name}. Set it to compact, or use another --name."
             )
 
     def _make_producer(self, stop: threading.Event, limits: Mapping[str, int]) -> MirrorProducer:
@@ -245,8 +245,8 @@ def sides(
     source, target = (side_of(c, n, **limits) for c, n in zip(configs, names, strict=True))
     if source.id == target.id:
         raise ConfigError(
-            f"{names[0]} and {names[1]} are one cluster ({source.id}), at "
-            f"{configs[0].bootstrap_servers} and {configs[1].bootstrap_servers}; correct "
-            "bootstrap.servers of one of them"
+            f"{names[0]} ({configs[0].bootstrap_servers}) and {names[1]} "
+            f"({configs[1].bootstrap_servers}) are the same cluster, {source.id}. Correct "
+            "bootstrap.servers of either side."
         )
     return source, target

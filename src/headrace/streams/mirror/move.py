@@ -22,10 +22,7 @@ from headrace.streams.mirror.names import table_of
 from headrace.streams.mirror.table import Table, translated
 from headrace.streams.mirror.topics import Side, read_table, require_table
 
-# Background thread that polls the offsets of groups of the source.
-
-
-EVERY_S = 2.0
+_POLL_S = 2.0
 
 
 class GroupWatch:
@@ -34,7 +31,7 @@ class GroupWatch:
     def __init__(self, config: Mapping[str, Any], groups: Iterable[str]) -> None:
         self._config = config
         self._groups = tuple(groups)
-        self._places: tuple[TopicPartition, ...] = ()
+        self._tps: tuple[TopicPartition, ...] = ()
         self._found: dict[tuple[str, TopicPartition], int] = {}
         self._lock = threading.Lock()
         self._ended = threading.Event()
@@ -42,7 +39,7 @@ class GroupWatch:
 
     def watch(self, tps: Iterable[TopicPartition]) -> None:
         """Set the partitions whose offsets are polled, and start polling."""
-        self._places = tuple(tps)
+        self._tps = tuple(tps)
         if self._groups and not self._thread.is_alive():
             self._thread.start()
 
@@ -53,24 +50,24 @@ class GroupWatch:
     def close(self) -> None:
         self._ended.set()
         if self._thread.is_alive():
-            self._thread.join(2 * EVERY_S)
+            self._thread.join(2 * _POLL_S)
 
     def _run(self) -> None:
         readers = {name: OpenGroup(self._config, name) for name in self._groups}
-        said: dict[str, str] = {}
+        logged: dict[str, str] = {}
         while not self._ended.is_set():
             for name, reader in readers.items():
                 try:
-                    offsets = reader.committed(self._places)
+                    offsets = reader.committed(self._tps)
                 except StreamsError as error:
-                    if said.get(name) != str(error):
-                        said[name] = str(error)
-                        get_logger().warning("group_not_read", group=name, reason=said[name])
+                    if logged.get(name) != str(error):
+                        logged[name] = str(error)
+                        get_logger().warning("group_not_read", group=name, reason=logged[name])
                     continue
-                said.pop(name, None)
+                logged.pop(name, None)
                 with self._lock:
                     self._found |= {(name, p): found.offset for p, found in offsets.items()}
-            self._ended.wait(EVERY_S)
+            self._ended.wait(_POLL_S)
         for reader in readers.values():
             reader.close()
 
@@ -80,28 +77,26 @@ class Moved:
     """Partition of a group with its translated offset.
 
     Args:
-        place: the partition on the group's current cluster.
+        tp: the partition on the group's current cluster.
         offset: its next offset to read.
-        there: the same partition on the new cluster.
+        target: the same partition on the new cluster.
         to: the next offset to read there; None if it is unknown.
         ahead: number of offsets that the group has read and that are not copied.
     """
 
-    place: TopicPartition
+    tp: TopicPartition
     offset: int
-    there: TopicPartition
+    target: TopicPartition
     to: int | None
     ahead: int = 0
 
     def __str__(self) -> str:
+        moved = f"{self.tp} {self.offset} -> {self.target}"
         if self.to is None:
-            return f"{self.place} {self.offset} -> {self.there}: {self.ahead} offsets not copied"
+            return f"{moved}: {self.ahead} offsets not copied"
         if self.ahead:
-            return (
-                f"{self.place} {self.offset} -> {self.there} {self.to}; {self.ahead} offsets are "
-                "not copied, and are read again when they are"
-            )
-        return f"{self.place} {self.offset} -> {self.there} {self.to}"
+            return f"{moved} {self.to}; {self.ahead} offsets are read again when they are copied"
+        return f"{moved} {self.to}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +116,8 @@ class GroupMove:
     is_last_known: bool
 
     def lines(self) -> Iterator[str]:
-        noted = ", as the mirror has noted them" if self.is_last_known else ""
-        yield f"Group {self.group}, from {self.source} to {self.target}{noted}:"
+        stored = ", by the offsets in the mirror's table" if self.is_last_known else ""
+        yield f"Group {self.group}, from {self.source} to {self.target}{stored}:"
         yield from (f"  {move}" for move in self.moves)
 
     def offsets(self) -> dict[TopicPartition, CommittedOffset]:
@@ -130,11 +125,11 @@ class GroupMove:
         ahead = [move for move in self.moves if move.to is None]
         if ahead:
             raise ResetRefusedError(
-                f"the group {self.group} has read {ahead[0].place} of {self.source} up to offset "
-                f"{ahead[0].offset}, which is {ahead[0].ahead} offsets more than are copied: let "
-                "the mirror go on until it has them, then try again. Nothing was set"
+                f"the group {self.group} has read {ahead[0].tp} of {self.source} up to offset "
+                f"{ahead[0].offset}, which is {ahead[0].ahead} offsets more than are copied; "
+                "nothing was set. Try again when the mirror has copied them."
             )
-        return {move.there: CommittedOffset(move.to) for move in self.moves if move.to is not None}
+        return {move.target: CommittedOffset(move.to) for move in self.moves if move.to is not None}
 
 
 class Mover:
@@ -161,14 +156,11 @@ class Mover:
         topics = {m.target if self._back else t: t for t, m in table.topics.items()}
         committed = self._committed(group, table, topics)
         if not committed:
+            where = "the mirror's table" if self._source is None else self._names[0]
             raise ResetRefusedError(
                 f"the group {group} has no offsets of topics that mirror {self._name} copies "
-                f"({', '.join(sorted(topics)) or 'none yet'}) at {self._names[0]}"
-                + (
-                    ""
-                    if self._source is not None
-                    else ", as far as the mirror has noted (--groups)"
-                )
+                f"({', '.join(sorted(topics)) or 'none yet'}) in {where}. Correct the group, or "
+                "name it in --groups of the mirror."
             )
         whole = {topics[tp.topic] for tp in committed}
         table = read_table(self._target, table_of(self._name), whole=whole)
@@ -176,21 +168,23 @@ class Mover:
         return GroupMove(group, *self._names, tuple(moves), self._source is None)
 
     def carry_out(self, move: GroupMove) -> None:
-        there = self._source if self._back else self._target
-        assert there is not None
-        _refuse_members(there, move.group)
-        there.cluster.set_offsets(move.group, move.offsets())
+        side = self._source if self._back else self._target
+        assert side is not None
+        _require_no_members(side, move.group)
+        side.cluster.set_offsets(move.group, move.offsets())
 
     def _committed(
         self, group: str, table: Table, topics: Mapping[str, str]
     ) -> dict[TopicPartition, int]:
         if self._back and self._source is None:
-            raise FatalClientError(f"{self._names[1]} does not answer, and a group cannot go there")
+            raise FatalClientError(
+                f"{self._names[1]} does not answer, and groups are moved to it. Start its brokers."
+            )
         side = self._target if self._back else self._source
         if side is None:
             noted = table.groups.get(group, {})
             return {tp: offset for tp, offset in noted.items() if tp.topic in topics}
-        _refuse_members(side, group)
+        _require_no_members(side, group)
         found = side.cluster.committed(group, decided=True)
         return {tp: one.offset for tp, one in found.items() if tp.topic in topics}
 
@@ -211,11 +205,11 @@ class Mover:
         return Moved(tp, offset, target, None if ahead and self._source else to, ahead)
 
 
-def _refuse_members(side: Side, group: str) -> None:
+def _require_no_members(side: Side, group: str) -> None:
     state: GroupState = side.cluster.group_state(group)
     if state.members:
         raise ResetRefusedError(
             f"the group {group} of {side.name} has the members "
-            f"{', '.join(map(str, state.members))}; stop them, or wait until their sessions end. "
-            "Nothing was set"
+            f"{', '.join(map(str, state.members))}; nothing was set. Stop them, or wait until "
+            "their sessions end."
         )

@@ -12,8 +12,6 @@ from headrace.streams.errors import ConfigError, IdentityError, OffsetLostError
 from headrace.streams.kafka.protocols import TopicPartition
 from headrace.streams.plan.topic_errors import TopicReplacedError
 
-# Errors that only a mirror raises; each requires a manual decision.
-
 
 class MirroredTopicReplacedError(TopicReplacedError):
     """Mirrored topic that was deleted and re-created, at the source or at the target.
@@ -27,10 +25,9 @@ class MirroredTopicReplacedError(TopicReplacedError):
     Example:
         >>> print(MirroredTopicReplacedError("orders", "west", mirror="m",
         ...     before="mIZ3c7IdTReMqgcwdmKasA", now="TaV9E4cwSRaMmdzz6DDvkg"))
-        topic orders of west was deleted and created anew: mirror m has copied the one with id \
-mIZ3c7IdTReMqgcwdmKasA, and now its id is TaV9E4cwSRaMmdzz6DDvkg; nothing was copied since. Give \
-the mirror another --name, and a --rename or an empty topic at the target, to copy the new \
-one from its beginning
+        topic orders of west was deleted and re-created (id mIZ3c7IdTReMqgcwdmKasA before, \
+TaV9E4cwSRaMmdzz6DDvkg now), and mirror m has copied nothing since. Give the mirror another \
+--name, and a --rename or an empty target topic, to copy the new topic from its beginning.
     """
 
     def __init__(self, topic: str, where: str, *, before: str, now: str, mirror: str) -> None:
@@ -40,10 +37,10 @@ one from its beginning
 
     def __str__(self) -> str:
         return (
-            f"topic {self.topic} of {self.where} was deleted and created anew: mirror "
-            f"{self.mirror} has copied the one with id {self.before}, and now its id is "
-            f"{self.now}; nothing was copied since. Give the mirror another --name, and a "
-            "--rename or an empty topic at the target, to copy the new one from its beginning"
+            f"topic {self.topic} of {self.where} was deleted and re-created (id {self.before} "
+            f"before, {self.now} now), and mirror {self.mirror} has copied nothing since. Give the "
+            "mirror another --name, and a --rename or an empty target topic, to copy the new topic "
+            "from its beginning."
         )
 
 
@@ -59,54 +56,50 @@ class RecordsLostError(OffsetLostError):
 
     Example:
         >>> print(RecordsLostError(TopicPartition("orders", 0), "west", 10, begin=25, end=90))
-        orders-0 of west begins at offset 25, and the next one to copy is 10: 15 offsets were \
-deleted before they were copied; raise retention.ms there, and say --skip-lost to go on behind them
+        orders-0 of west begins at offset 25, and the next offset to copy is 10: 15 offsets were \
+deleted before they were copied. Raise retention.ms at west, and use --skip-lost to skip them.
     """
 
     def __init__(
         self, tp: TopicPartition, where: str, position: int, *, begin: int, end: int
     ) -> None:
         super().__init__(str(tp), f"of {where}")
-        self.place = tp
-        self._said = (
-            f"{tp} of {where} begins at offset {begin}, and the next one to copy is {position}: "
-            f"{begin - position} offsets were deleted before they were copied; raise retention.ms "
-            "there, and say --skip-lost to go on behind them"
+        self.tp = tp
+        self._message = (
+            f"{tp} of {where} begins at offset {begin}, and the next offset to copy is {position}: "
+            f"{begin - position} offsets were deleted before they were copied. Raise retention.ms "
+            f"at {where}, and use --skip-lost to skip them."
         )
         if position > end:
-            self._said = (
-                f"{tp} of {where} ends at offset {end}, and offsets up to {position} were "
-                "copied: the source has lost records that the target has, as by a leader that "
-                "lacked them; give the mirror another --name, and a --rename or an empty topic at "
-                "the target, to copy what is there now"
+            self._message = (
+                f"{tp} of {where} ends at offset {end}, and offsets up to {position} were copied: "
+                "the source has lost records. Give the mirror another --name, and a --rename or an "
+                "empty target topic, to copy the remaining records."
             )
 
     def __str__(self) -> str:
-        return self._said
-
-
-# Ownership of a mirror's name: the process that started last may write.
-#
-# If a producer is fenced, or its commit is not answered, it may only have been slow, or another
-# process may use the name. The table decides: each process writes its id there when it starts.
+        return self._message
 
 
 class NameClaim:
-    """Claim of this process to a mirror's name.
+    """Claim of this process to a mirror's name: the process that started last may write.
+
+    If a producer is fenced, or its commit is not answered, it may only have been slow, or another
+    process may use the name. The table decides: each process writes its id there when it starts.
 
     Args:
         mirror: the name of the mirror.
 
     Example:
-        >>> mine = Ownership("m")
+        >>> mine = NameClaim("m")
         >>> mine.require("another")  # as it begins
         >>> mine.has_begun = True
         >>> mine.require(mine.id)
         >>> mine.require("another")
         Traceback (most recent call last):
             ...
-        headrace.streams.errors.IdentityError: another mirror of the name m has begun, and this \
-one ends; give each its own --name
+        headrace.streams.errors.IdentityError: another mirror with the name m has started, so \
+this mirror stops. Give each mirror its own --name.
     """
 
     def __init__(self, mirror: str) -> None:
@@ -123,8 +116,8 @@ one ends; give each its own --name
             self._is_known, self._before = True, owner
         if owner != self.id and (self.has_begun or owner != self._before):
             raise IdentityError(
-                f"another mirror of the name {self._mirror} has begun, and this one ends; give "
-                "each its own --name"
+                f"another mirror with the name {self._mirror} has started, so this mirror stops. "
+                "Give each mirror its own --name."
             )
 
 
@@ -138,8 +131,8 @@ SAME = "{topic}"
 def require_name(name: str) -> None:
     if not _LEGAL.fullmatch(table_of(name)):
         raise ConfigError(
-            f"--name {name!r} is no name of a mirror: a topic and a group are named after it; take "
-            "letters, digits, '.', '_' and '-'"
+            f"--name {name!r} cannot be part of the name of a topic. Use letters, digits, '.', "
+            "'_' and '-'."
         )
 
 
@@ -182,13 +175,14 @@ class Selection:
         """
         words = [word.strip() for text in given for word in text.split(",") if word.strip()]
         if not words:
-            raise ConfigError("no topics are named: give --topics NAME or --topics 'PATTERN*'")
+            raise ConfigError("no topics are given. Use --topics NAME or --topics 'PATTERN*'.")
         patterns = tuple(word for word in words if _GLOB.search(word))
         names = tuple(dict.fromkeys(word for word in words if word not in patterns))
         for name in names:
             if not _LEGAL.fullmatch(name):
                 raise ConfigError(
-                    f"{name!r} is neither a topic's name nor a pattern such as 'orders-*'"
+                    f"{name!r} is neither a topic's name nor a pattern. Correct --topics, for "
+                    "example to 'orders-*'."
                 )
         return cls(names, patterns)
 
@@ -224,8 +218,8 @@ class Naming:
         >>> Naming("copy", "west")
         Traceback (most recent call last):
             ...
-        headrace.streams.errors.ConfigError: --rename 'copy' must have {topic} once, and may have \
-{cluster}, such as '{cluster}.{topic}'
+        headrace.streams.errors.ConfigError: --rename 'copy' must contain {topic} once, and may \
+contain {cluster}. Use for example '{cluster}.{topic}'.
     """
 
     template: str
@@ -235,8 +229,8 @@ class Naming:
         fields = _FIELDS.findall(self.template)
         if fields.count("{topic}") != 1 or {*fields} - {"{topic}", "{cluster}"}:
             raise ConfigError(
-                f"--rename {self.template!r} must have {{topic}} once, and may have {{cluster}}, "
-                "such as '{cluster}.{topic}'"
+                f"--rename {self.template!r} must contain {{topic}} once, and may contain "
+                "{cluster}. Use for example '{cluster}.{topic}'."
             )
         self.at_target("a")
 
@@ -245,7 +239,7 @@ class Naming:
         name = self.template.replace("{cluster}", self.cluster).replace("{topic}", topic)
         if not _LEGAL.fullmatch(name):
             raise ConfigError(
-                f"--rename {self.template!r} makes {name!r} of the topic {topic}, which is no "
-                "name for a topic: letters, digits, '.', '_' and '-', 249 at most"
+                f"--rename {self.template!r} makes {name!r} of topic {topic}, which is not a valid "
+                "topic name. Use at most 249 letters, digits, '.', '_' and '-'."
             )
         return name

@@ -51,10 +51,7 @@ from headrace.streams.mirror.table import (
 from headrace.streams.mirror.topics import MESSAGE_MAX, MirrorTopics, Pair, Side, read_table
 from headrace.streams.mirror.writer import MirrorProducer, RejectedRecord
 
-# Start positions of a mirror's partitions, after a check of the copied records.
-
-
-Places = Mapping[TopicPartition, TopicPartition]
+TargetPartitions = Mapping[TopicPartition, TopicPartition]
 """Partitions of the target, by partition of the source."""
 
 
@@ -78,7 +75,7 @@ def begins_of(
 
 
 def ends_of(
-    side: Side, tps: Places, blocks: Mapping[TopicPartition, Blocks], *, mirror: str
+    side: Side, tps: TargetPartitions, blocks: Mapping[TopicPartition, Blocks], *, mirror: str
 ) -> dict[TopicPartition, int]:
     """Return the target's ends; raise if another producer has written, or if records are lost."""
     ends = side.cluster.end_offsets(tps.values())
@@ -89,15 +86,15 @@ def ends_of(
         if ends[target] < copied:
             raise MisconfiguredTopicError(
                 f"{target} of {side.name} ends at offset {ends[target]}, and mirror {mirror} has "
-                f"written up to {copied}: the target has lost records; delete the topic and give "
-                "the mirror another --name, to copy it from its beginning"
+                f"written up to {copied}: the target has lost records. Delete the topic, and give "
+                "the mirror another --name to copy it from its beginning."
             )
         begins[target] = max(copied, starts[target])
-    _refuse_others(side.name, side.reading, begins, ends, mirror)
+    _require_no_other_producer(side.name, side.reading, begins, ends, mirror)
     return ends
 
 
-def _refuse_others(
+def _require_no_other_producer(
     where: str,
     reading: Mapping[str, Any],
     begins: Mapping[TopicPartition, int],
@@ -111,18 +108,12 @@ def _refuse_others(
         return
     with closing(TopicReader(reading)) as reader:
         for message in reader.read(unknown, ends):
+            tp = _partition_of(message)
             raise MisconfiguredTopicError(
-                f"{_place(message)} of {where} has a record at or near offset {message.offset()} "
-                f"that mirror {mirror} did not write: a copy has one writer; find out who writes "
-                "there, delete the topic, and give the mirror another --name, or a --rename such "
-                "as '{cluster}.{topic}'"
+                f"{tp} of {where} has a record at or near offset {message.offset()} "
+                f"that mirror {mirror} did not write. Stop its producer, delete the topic, and "
+                "give the mirror another --name, or a --rename such as '{cluster}.{topic}'."
             )
-
-
-# Reader of committed records, with positions.
-#
-# The offset of the last record is not the position: markers and aborted records may follow it. At
-# the end of a partition the client reports the offset after all of them.
 
 
 _QUEUE_KIB, _QUEUE_RECORDS = 16 * 1024, 20_000
@@ -130,7 +121,10 @@ _QUEUE_KIB, _QUEUE_RECORDS = 16 * 1024, 20_000
 
 
 class SourceReader:
-    """Reader of committed records of the mirrored partitions.
+    """Reader of committed records of the mirrored partitions, with positions.
+
+    The offset of the last record is not the position: markers and aborted records may follow it. At
+    the end of a partition the client reports the offset after all of them.
 
     Args:
         config: librdkafka's settings, from `StreamsConfig.restore_config`.
@@ -163,7 +157,7 @@ class SourceReader:
             messages = [first, *self._client.consume(records_max - 1, 0)]
         ends = {}
         if set(map(Message.error, messages)) != {None}:
-            ends = {_place(m): m.offset() or 0 for m in messages if _is_end(m)}
+            ends = {_partition_of(m): m.offset() or 0 for m in messages if _is_end(m)}
             messages = [m for m in messages if not _is_end(m)]
         read_headers(messages)
         batches = by_partition(messages, self._config) if messages else {}
@@ -197,7 +191,7 @@ def _is_end(message: Message) -> bool:
     return error is not None and error.code() == KafkaError._PARTITION_EOF
 
 
-def _place(message: Message) -> TopicPartition:
+def _partition_of(message: Message) -> TopicPartition:
     return TopicPartition(str(message.topic()), message.partition() or 0)
 
 
@@ -210,8 +204,8 @@ _POLL_RECORDS = 5_000
 _POLL_S = 0.1
 _IDLE_S = 1.0
 """Seconds between commits of group offsets, and of positions that moved without a record."""
-LOOK_S = 5.0
-_PRUNE_LOOKS = 12
+_TOPICS_S = 5.0
+_PRUNE_UPDATES = 12
 _STATUS_S = 10.0
 _LAGS_MAX = 20
 
@@ -290,9 +284,9 @@ class MirrorSession:
         self._groups_written: dict[tuple[str, TopicPartition], int] = {}
         self._open: _Open | None = None
         self._rows: list[Row] = []
-        self._looks = self._looked_transactions = 0
-        self._looked_s = self._idle_s = self._said_s = 0.0
-        self._said_records = 0
+        self._updates = self._updated_transactions = 0
+        self._updated_s = self._idle_s = self._logged_s = 0.0
+        self._logged_records = 0
 
     def run(self, stop: threading.Event, *, once: bool) -> None:
         """Mirror until `stop` is set, or with `once` to the current ends of the topics."""
@@ -307,9 +301,9 @@ class MirrorSession:
         self._producer.init()
         self._table = read_table(self._target, self._table_topic)
         self._owner.require(self._table.owner)
-        self._take(self._topics.look(self._table, self._write_alone), is_first=True)
+        self._take(self._topics.update(self._table, self._write_alone), is_first=True)
         until = self._source.cluster.stable_offsets(self._targets) if once else None
-        self._said_s = self._clock.monotonic_s()
+        self._logged_s = self._clock.monotonic_s()
         while not stop.is_set():
             self._turn()
             reached = self._reader.positions
@@ -328,11 +322,11 @@ class MirrorSession:
 
     def _turn(self) -> None:
         now_s = self._clock.monotonic_s()
-        if now_s - self._looked_s >= LOOK_S:
+        if now_s - self._updated_s >= _TOPICS_S:
             self._commit_if_needed()
-            self._look_again()
-        if now_s - self._said_s >= _STATUS_S:
-            self._say(now_s)
+            self._update_topics()
+        if now_s - self._logged_s >= _STATUS_S:
+            self._log_status(now_s)
         wait_s = _POLL_S
         if self._open is not None:
             wait_s = min(_POLL_S, max(0.0, self._open.begun_s + TRANSACTION_S - now_s))
@@ -426,8 +420,8 @@ class MirrorSession:
         if first != expected or last - first + 1 != count:
             self._abort()
             raise AbortableError(
-                f"{self._targets[tp]} of {self._target.name} went on at offset {first}, to "
-                f"{last}, and {count} records were to stand from {expected} on"
+                f"{self._targets[tp]} of {self._target.name} has offsets {first} to {last} of a "
+                f"transaction with {count} records from offset {expected} on"
             )
 
     def _send_rows(self) -> None:
@@ -441,7 +435,7 @@ class MirrorSession:
         self._open = None
 
     def _raise_refused(self, refused: RejectedRecord) -> None:
-        target = refused.place
+        target = refused.tp
         source = next(p for p, there in self._targets.items() if there == target)
         runs = self._open.runs[source] if self._open is not None else []
         self._abort()
@@ -455,7 +449,7 @@ class MirrorSession:
         where = f"topic {target.topic} of {self._target.name}"
         is_too_large = refused.error.code() in TOO_LARGE and refused.size is None
         if not is_too_large and (refused.size is None or refused.size <= limit // 2):
-            what = f"{where} refuses a record: {refused.error.str()}"
+            what = f"{where} rejects a record: {refused.error.str()}"
             hint = f"correct the settings of {where}"
         else:
             size = "" if refused.size is None else f" of {refused.size} bytes"
@@ -475,12 +469,12 @@ class MirrorSession:
 
     # -- topics --------------------------------------------------------------------------------
 
-    def _look_again(self) -> None:
-        if self._counts.transactions == self._looked_transactions:
+    def _update_topics(self) -> None:
+        if self._counts.transactions == self._updated_transactions:
             # A write detects another mirror with the same name.
             self._write_alone([owner_row(self._owner.id)])
         try:
-            pairs = self._topics.look(self._table, self._write_alone)
+            pairs = self._topics.update(self._table, self._write_alone)
         except FatalClientError as error:
             self._log.warning("topics_not_looked_at", reason=str(error))
             pairs = []
@@ -498,14 +492,14 @@ class MirrorSession:
         }
         self._limits.update({pair.mirrored.target: pair.limit for pair in pairs})
         if any(pair.limit < self._batch_max for pair in pairs):
-            raise AbortableError("a topic takes less at a time than those before")
+            raise AbortableError("the smallest max.message.bytes of the topics has decreased")
         added = {source: there for source, there in tps.items() if source not in self._targets}
-        self._begin_places(added)
-        self._looks += 1
-        if self._looks % _PRUNE_LOOKS == 0:
+        self._begin_partitions(added)
+        self._updates += 1
+        if self._updates % _PRUNE_UPDATES == 0:
             self._prune()
-        self._looked_s = self._clock.monotonic_s()
-        self._looked_transactions = self._counts.transactions
+        self._updated_s = self._clock.monotonic_s()
+        self._updated_transactions = self._counts.transactions
 
     def _register(self, new: list[Pair], *, is_first: bool) -> None:
         """Write owner and topics before any record; then check for an opposite new mirror."""
@@ -525,7 +519,7 @@ class MirrorSession:
         self._send_rows()
         self._producer.commit()
 
-    def _begin_places(self, added: dict[TopicPartition, TopicPartition]) -> None:
+    def _begin_partitions(self, added: dict[TopicPartition, TopicPartition]) -> None:
         if not added:
             return
         blocks = {source: self._table.blocks.get(source, Blocks()) for source in added}
@@ -550,14 +544,14 @@ class MirrorSession:
         for source, there in self._targets.items():
             self._rows += self._table.blocks[source].dropped(source, starts[there])
 
-    def _say(self, now_s: float) -> None:
+    def _log_status(self, now_s: float) -> None:
         lags = self._reader.lags(self._targets)
         worst = sorted(lags.items(), key=lambda item: -item[1])[:_LAGS_MAX]
         self._log.info(
             "mirror_went_on",
             records=self._counts.records,
-            per_s=round((self._counts.records - self._said_records) / (now_s - self._said_s)),
+            per_s=round((self._counts.records - self._logged_records) / (now_s - self._logged_s)),
             lag=sum(lags.values()),
             lags={str(tp): lag for tp, lag in worst if lag},
         )
-        self._said_s, self._said_records = now_s, self._counts.records
+        self._logged_s, self._logged_records = now_s, self._counts.records

@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 from headrace.streams.kafka.protocols import NewTopic, TopicPartition
 from headrace.streams.kafka.topic_reader import TopicReader
 
-# Mapping of source offsets to target offsets: segments without gaps on either side.
+# Segments map source offsets to target offsets, without gaps on either side:
 #
 # source   10 11 12  .  . 15 16          . is a marker, or a record that was aborted
 # target    4  5  6        7  8

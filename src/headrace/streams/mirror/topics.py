@@ -35,7 +35,7 @@ MESSAGE_MAX = 1_048_588
 """Kafka's default of max.message.bytes."""
 _KEEPS_TIMES = {"message.timestamp.type": "CreateTime"}
 _APPEAR_S = 10.0
-_LOOK_AGAIN_S = 0.05
+_POLL_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +93,8 @@ class MirrorTopics:
         self._naming = naming
         self._replication_factor = replication_factor
         self._log = get_logger().bind(mirror=name)
-        self._said: set[str] = set()
-        self._made_here: set[str] = set()
+        self._logged_copies: set[str] = set()
+        self._created: set[str] = set()
         self._via: dict[str, frozenset[str]] = {}
         self._seen: frozenset[str] = frozenset()
 
@@ -110,7 +110,7 @@ class MirrorTopics:
                 found[target] = int(own.get("max.message.bytes", MESSAGE_MAX))
         return found
 
-    def look(self, table: Table, write: Callable[[list[Row]], None]) -> list[Pair]:
+    def update(self, table: Table, write: Callable[[list[Row]], None]) -> list[Pair]:
         """Find, create and extend topics; `write` commits the origins before a topic is created."""
         facts, targets, there = self._found(table)
         lacking = [name for name in facts if targets[name] not in there]
@@ -136,7 +136,7 @@ class MirrorTopics:
             self._via = self.origins()
             self._seen = frozenset(facts)
         copies = [name for name in facts if self._comes_back(name)]
-        self._tell_left_out(copies)
+        self._log_left_out(copies)
         for name in copies:
             del facts[name]
         targets = {name: self._naming.at_target(name) for name in facts}
@@ -170,13 +170,13 @@ class MirrorTopics:
 
     def refuse_loop(self, *topics: str) -> None:
         source, target = self._source.name, self._target.name
-        which = f"topic {topics[0]} of {source} is a copy of a topic of {target}, and its"
+        which = f"topic {topics[0]} of {source} is a copy of a topic of {target}"
         if len(topics) > 1:
-            listed = ", ".join(sorted(topics))
-            which = f"topics {listed} of {source} are copies of topics of {target}, and their"
+            names = ", ".join(sorted(topics))
+            which = f"topics {names} of {source} are copies of topics of {target}"
         raise ConfigError(
-            f"{which} records would go round; mirror the topics that are written there, and give "
-            "each way a --rename such as '{cluster}.{topic}'"
+            f"{which}, to which records would return. Mirror the original topics, and give each "
+            "direction a --rename such as '{cluster}.{topic}'."
         )
 
     def _selected(self) -> dict[str, TopicFacts]:
@@ -190,11 +190,13 @@ class MirrorTopics:
             if name not in facts:
                 meant = did_you_mean(name, source.cluster.names())
                 raise MissingTopicError(
-                    f"{source.name} has no topic {meant}; correct --topics, or create it",
+                    f"{source.name} has no topic {meant}. Correct --topics, or create the topic.",
                     topics=[name],
                 )
             if is_table(name):
-                raise ConfigError(f"topic {name} is the table of a mirror, and is not mirrored")
+                raise ConfigError(
+                    f"topic {name} is the table of a mirror. Remove it from --topics."
+                )
         return facts
 
     def _comes_back(self, topic: str) -> bool:
@@ -204,26 +206,26 @@ class MirrorTopics:
             self.refuse_loop(topic)
         return True
 
-    def _tell_left_out(self, copies: list[str]) -> None:
-        new = sorted(set(copies) - self._said)
-        self._said.update(new)
+    def _log_left_out(self, copies: list[str]) -> None:
+        new = sorted(set(copies) - self._logged_copies)
+        self._logged_copies.update(new)
         if new:
             self._log.warning(
                 "topics_left_out",
                 topics=new,
-                reason=f"copies of topics of {self._target.name}, whose records would go round; "
-                f"records that programs of {self._source.name} wrote into them stay there",
+                reason=f"copies of topics of {self._target.name}, to which records would return; "
+                "records that other programs wrote to them are not mirrored",
             )
 
     def require_some(self, found: Collection[object]) -> None:
         """Raise if no topic matches and later topics are not followed."""
         if found:
             return
-        if self._said:
-            self.refuse_loop(*self._said)
+        if self._logged_copies:
+            self.refuse_loop(*self._logged_copies)
         raise ConfigError(
-            f"no topic of {self._source.name} matches {', '.join(self._selection.patterns)}; "
-            "correct --topics, or leave --once away to wait for one"
+            f"no topic of {self._source.name} matches {', '.join(self._selection.patterns)}. "
+            "Correct --topics, or omit --once to wait for a topic."
         )
 
     def _check_known(self, known: Mirrored | None, fact: TopicFacts, target: str) -> None:
@@ -231,13 +233,14 @@ class MirrorTopics:
             return
         if known.cluster != self._source.id:
             raise ConfigError(
-                f"mirror {self._name} has copied {fact.name} of the cluster {known.cluster}, and "
-                f"{self._source.name} is {self._source.id}; correct --from, or give another --name"
+                f"mirror {self._name} has copied {fact.name} of cluster {known.cluster}, and "
+                f"{self._source.name} is cluster {self._source.id}. Correct --from, or use another "
+                "--name."
             )
         if known.target != target:
             raise ConfigError(
                 f"mirror {self._name} has copied {fact.name} as {known.target}, and --rename makes "
-                f"it {target}; give --rename as before, or another --name"
+                f"it {target}. Use the previous --rename, or another --name."
             )
         if not same_topic(known.source_id, fact.topic_id):
             raise MirroredTopicReplacedError(
@@ -257,7 +260,7 @@ class MirrorTopics:
                 now=there.topic_id,
                 mirror=self._name,
             )
-        if known is None and there.name not in self._made_here:
+        if known is None and there.name not in self._created:
             self._refuse_strange(fact, there)
         elif there.partitions < fact.partitions:
             self._target.cluster.grow(there.name, fact.partitions)
@@ -269,13 +272,13 @@ class MirrorTopics:
         if there.partitions < fact.partitions:
             raise MisconfiguredTopicError(
                 f"{where} has {there.partitions} partitions, and {fact.name} of "
-                f"{self._source.name} has {fact.partitions}: records keep their partitions; delete "
-                "it, or give it as many, or choose another --rename"
+                f"{self._source.name} has {fact.partitions}. Delete it, add partitions, or use "
+                "another --rename."
             )
         if not self._target.cluster.keeps_times(there.name):
             raise MisconfiguredTopicError(
-                f"{where} has message.timestamp.type=LogAppendTime, and a copy keeps the times of "
-                "its records; set it to CreateTime, or choose another --rename"
+                f"{where} has message.timestamp.type=LogAppendTime, and copies keep timestamps. Set "
+                "it to CreateTime, or use another --rename."
             )
         tps = [TopicPartition(there.name, number) for number in range(there.partitions)]
         begins = self._target.cluster.start_offsets(tps)
@@ -283,17 +286,17 @@ class MirrorTopics:
         full = next((tp for tp in tps if begins[tp] < ends[tp]), None)
         if full is not None:
             raise MisconfiguredTopicError(
-                f"{where} has records that mirror {self._name} did not write ({full} has offsets "
-                f"{begins[full]} to {ends[full] - 1}): a copy has one writer; delete it, or choose "
-                "another --rename such as '{cluster}.{topic}'"
+                f"{where} has records that mirror {self._name} did not write (offsets "
+                f"{begins[full]} to {ends[full] - 1} of {full}). Delete the topic, or use another "
+                "--rename such as '{cluster}.{topic}'."
             )
 
     def _require_new(self, known: Mirrored | None, topic: str, target: str) -> None:
         if known is not None:
             raise MissingTopicError(
-                f"topic {target} of {self._target.name} was deleted, and mirror {self._name} has "
-                f"copied {topic} into it; give the mirror another --name to copy it from its "
-                "beginning",
+                f"topic {target} of {self._target.name} was deleted after mirror {self._name} had "
+                f"copied {topic} to it. Give the mirror another --name to copy it from its "
+                "beginning.",
                 topics=[target],
             )
 
@@ -308,7 +311,7 @@ class MirrorTopics:
             _, more = fitting(config, cluster.replicas(target))
             cluster.alter_config(target, dict.fromkeys(more))
             refused |= more
-        self._made_here.add(target)
+        self._created.add(target)
         self._log.info("topic_created", topic=target, partitions=fact.partitions, configs=config)
         if refused:
             self._log.warning("topic_configs_left_out", topic=target, reasons=refused)
@@ -320,10 +323,8 @@ class MirrorTopics:
         while wanted - (found := self._target.cluster.describe(wanted)).keys():
             if time.monotonic() > give_up_at:
                 missing = ", ".join(sorted(wanted - found.keys()))
-                raise FatalClientError(
-                    f"{self._target.name} does not show what was made: {missing}"
-                )
-            time.sleep(_LOOK_AGAIN_S)
+                raise FatalClientError(f"{self._target.name} does not list new topics: {missing}")
+            time.sleep(_POLL_S)
         return found
 
     def _pair(self, fact: TopicFacts, there: TopicFacts) -> Pair:
@@ -343,10 +344,9 @@ def require_table(side: Side, name: str) -> Table:
     topic = table_of(name)
     if topic not in side.cluster.describe([topic]):
         known = sorted(n for n in side.cluster.topic_names() if is_table(n))
-        there = f"; the tables there are {', '.join(known)}" if known else ""
         raise MissingTopicError(
-            f"{side.name} has no topic {topic}, so no mirror of this --name has written "
-            f"there{there}",
+            f"{side.name} has no topic {topic} of a mirror with this --name (tables of mirrors: "
+            f"{', '.join(known) or 'none'}). Correct --name or --to.",
             topics=[topic],
         )
     return read_table(side, topic)

@@ -32,7 +32,7 @@ _VOID = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT, KafkaErr
 class RejectedRecord(NamedTuple):
     """Record that the target rejects."""
 
-    place: TopicPartition
+    tp: TopicPartition
     error: KafkaError
     source_offset: int | None
     size: int | None
@@ -79,20 +79,18 @@ class MirrorProducer(TransactionalProducer):
         for message, key, value, (_, time_ms), headers in columns:
             size = len(key or b"") + len(value or b"")
             total += size
-            told = None
-            if message is first or message is last:
-                told = reported
+            report = reported if message is first or message is last else None
             send = produce
             if headers or size > near:
                 size = record_size(key, value, headers)
                 if headers and not are_plain(headers):
                     send = partial(_produce_any, produce)
                 if size > near:
-                    told = partial(self._span_reported, self._number, tp,
-                                   source=message.offset(), size=size)  # fmt: skip
+                    report = partial(self._span_reported, self._number, tp,
+                                     source=message.offset(), size=size)  # fmt: skip
             while True:
                 try:
-                    send(topic, value, key, partition, told, None, time_ms or 1, headers)
+                    send(topic, value, key, partition, report, None, time_ms or 1, headers)
                 except BufferError:
                     self._wait_for_room()
                     continue

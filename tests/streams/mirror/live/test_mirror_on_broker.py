@@ -131,7 +131,7 @@ def test_a_second_mirror_of_a_name_ends_the_first_though_nothing_comes(
         wait_until(lambda: "partitions_begun" in clusters.log(), what="the first one")
         with clusters.running(*words):
             assert first.wait(PATIENCE_S) == 6
-            assert f"another mirror of the name {topic} has begun" in clusters.log()
+            assert f"another mirror with the name {topic} has started" in clusters.log()
 
 
 def test_a_setting_that_the_target_does_not_take_is_left_out_and_said(east: Topics) -> None:
