@@ -57,7 +57,7 @@ def died(directory: Path, log: str = "", console: str = "") -> str:
             f"{STAMP} ERROR x (kafka)\nRuntimeException: No readable meta.properties files.\n",
             "are of another version of Kafka",
         ),
-        (f"{STAMP} ERROR odd (kafka)\n", "All of it: {directory}/node-1/logs"),
+        (f"{STAMP} ERROR odd (kafka)\n", "Complete log: {directory}/node-1/logs"),
     ],
     ids=["disk", "lock", "version", "unknown"],
 )

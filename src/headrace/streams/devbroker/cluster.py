@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import enum
 import errno
-import fcntl
 import json
 import os
 import random
@@ -17,7 +16,7 @@ import subprocess
 import time
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from pathlib import Path
@@ -34,7 +33,7 @@ from headrace.streams.devbroker.errors import (
     NodeFailedError,
     PortTakenError,
 )
-from headrace.streams.devbroker.jars import KAFKA, KAFKA_VERSION, jars_of
+from headrace.streams.devbroker.jars import KAFKA, KAFKA_VERSION, jars_of, locked
 from headrace.streams.devbroker.java import Java, find_java
 from headrace.streams.devbroker.process import (
     ProcessIdentity,
@@ -50,9 +49,6 @@ from headrace.streams.devbroker.security import ADMIN, MECHANISM, NODE_PRINCIPAL
 if TYPE_CHECKING:
     from headrace.streams.devbroker.users import Users
     from headrace.streams.kafka.acls import Right
-
-
-# Free TCP ports on the loopback interface.
 
 
 # Below the range of ephemeral ports: the system does not assign a chosen port to an outgoing
@@ -93,9 +89,6 @@ def choose_ports(count: int, *, avoiding: Collection[int]) -> list[int]:
     return chosen
 
 
-# Readiness check of a node.
-
-
 class Probe:
     """Client of a single node, to be reused for several checks.
 
@@ -128,11 +121,6 @@ class Probe:
         return metadata.cluster_id == self._cluster_id and set(nodes) <= metadata.brokers.keys()
 
 
-# State in the broker's directory: Kafka's version, the nodes, their ports and processes.
-#
-# It is in a single file, `broker.json`, replaced atomically by each change. Writers hold `lock`.
-
-
 _FORMAT = 1
 _RECORD_NAME, _LOCK_NAME = "broker.json", "lock"
 
@@ -150,10 +138,14 @@ class BrokerNode:
     def endpoint(self) -> str:
         return f"localhost:{self.port}"
 
+    @property
+    def runs(self) -> bool:
+        return self.process is not None and is_alive(self.process)
+
 
 @dataclass(frozen=True, slots=True)
 class ClusterRecord:
-    """Content of `broker.json`."""
+    """Content of `broker.json`, which each change replaces atomically; writers hold `lock`."""
 
     cluster_id: str
     nodes: tuple[BrokerNode, ...]
@@ -182,13 +174,13 @@ def load(directory: Path) -> ClusterRecord | None:
     except (ValueError, KeyError, TypeError) as error:
         raise DirectoryRefusedError(
             f"{path} is damaged ({error!r}).\n"
-            "Stop its java process if one still runs, remove the directory, and start again."
+            "Stop its java process if it still runs, remove the directory, and start again."
         ) from error
     if written_by != (_FORMAT, KAFKA_VERSION):
         raise DirectoryRefusedError(
             f"{directory} holds data of Kafka {fields['kafka']} (record format "
             f"{fields['format']}); this headrace runs Kafka {KAFKA_VERSION} (format {_FORMAT}).\n"
-            "Choose another directory with --dir, or remove this one."
+            "Choose another directory with --dir, or remove this directory."
         )
     nodes = tuple(_node(node) for node in fields["nodes"])
     secure = fields.get("secure", False)
@@ -199,18 +191,6 @@ def save(directory: Path, record: ClusterRecord) -> None:
     draft = directory / f"{_RECORD_NAME}.new"
     draft.write_text(json.dumps(asdict(record), indent=2) + "\n")
     os.replace(draft, directory / _RECORD_NAME)
-
-
-@contextmanager
-def locked(directory: Path, *, report: Callable[[str], None]) -> Iterator[None]:
-    directory.mkdir(parents=True, exist_ok=True)
-    with (directory / _LOCK_NAME).open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            report(f"Waiting for another start or stop in {directory}")
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
 
 
 def _node(fields: dict[str, Any]) -> BrokerNode:
@@ -227,9 +207,6 @@ def _refuse_foreign_content(directory: Path) -> None:
             f"{directory} is not empty and holds no dev broker.\n"
             "Choose a new or empty directory with --dir."
         )
-
-
-# Configuration files of a node: Kafka's settings and logging.
 
 
 LOG_NAME = "server.log"
@@ -325,9 +302,6 @@ def log4j_xml() -> str:
 """
 
 
-# Node: its directory, its Java process, its log.
-
-
 _CONSOLE_NAME = "console.log"
 _TAIL_LINES = 20
 _FORMAT_TIMEOUT_S = 120
@@ -387,8 +361,8 @@ def format_node(
         check=False,
     )
     if result.returncode != 0:
-        said = (result.stdout + result.stderr).strip()
-        raise NodeFailedError(f"Kafka could not format {home / 'data'}:\n{said}")
+        output = (result.stdout + result.stderr).strip()
+        raise NodeFailedError(f"Kafka could not format {home / 'data'}:\n{output}")
 
 
 def launch_node(
@@ -547,7 +521,7 @@ class DevBroker:
         report: Callable[[str], None] = lambda _: None,
     ) -> None:
         if nodes not in (1, 3):
-            raise ValueError(f"nodes is {nodes}: a dev broker has 1 node or 3")
+            raise ValueError(f"nodes must be 1 or 3, not {nodes}")
         self.directory = Path(directory).absolute()
         self._node_count = nodes
         self._port = port
@@ -571,8 +545,8 @@ class DevBroker:
             return {"bootstrap.servers": record.bootstrap}
         if not self._security.knows(user):
             raise DevBrokerError(
-                f"there is no user {user} in {self.directory}.\n"
-                f"Make it: headrace broker grant {user} --dir {self.directory}"
+                f"no user {user} exists in {self.directory}.\n"
+                f"Create it: headrace broker grant {user} --dir {self.directory}"
             )
         return self._security.client_settings(user, record.bootstrap)
 
@@ -594,8 +568,8 @@ class DevBroker:
     def _users(self) -> Users:
         if not self.is_secure:
             raise DevBrokerError(
-                f"the broker in {self.directory} asks nobody who they are.\n"
-                "Start one that does, in a new directory: headrace broker start --secure"
+                f"the broker in {self.directory} has no users, because it is not secured.\n"
+                "Start a secured broker in a new directory: headrace broker start --secure"
             )
         from headrace.streams.devbroker.users import Users
 
@@ -604,17 +578,20 @@ class DevBroker:
     def _started(self) -> ClusterRecord:
         record = load(self.directory)
         if record is None:
-            raise DevBrokerError(f"no broker was ever started in {self.directory}")
+            raise DevBrokerError(
+                f"no broker was ever started in {self.directory}.\n"
+                f"Start it: headrace broker start --dir {self.directory}"
+            )
         return record
 
     def start(self) -> str:
         """Start the stopped nodes, and wait until all serve; on an error, stop them again."""
         load(self.directory)  # refuses a foreign directory before anything is written there
-        with locked(self.directory, report=self._report):
+        with self._locked():
             record = load(self.directory)
             if record is not None:
                 self._refuse_other_shape(record)
-            if record is None or not any(_runs(node) for node in record.nodes):
+            if record is None or not any(node.runs for node in record.nodes):
                 record = self._lay_out(record)
             self._refuse_taken_ports(record)
             return self._start_missing(record).bootstrap
@@ -623,9 +600,9 @@ class DevBroker:
         """Stop every node, killing it after `timeout`; return whether any node ran."""
         if load(self.directory) is None:
             return False
-        with locked(self.directory, report=self._report):
+        with self._locked():
             record = load(self.directory)
-            running = [node for node in record.nodes if _runs(node)] if record else []
+            running = [node for node in record.nodes if node.runs] if record else []
             _stop_nodes(running, timeout=timeout)
             return bool(running)
 
@@ -662,6 +639,11 @@ class DevBroker:
     ) -> None:
         self.stop()
 
+    def _locked(self) -> AbstractContextManager[None]:
+        self.directory.mkdir(parents=True, exist_ok=True)
+        waiting = f"Waiting for another start or stop in {self.directory}"
+        return locked(self.directory / _LOCK_NAME, on_wait=lambda: self._report(waiting))
+
     def _refuse_other_shape(self, record: ClusterRecord) -> None:
         if len(record.nodes) != self._node_count:
             raise DirectoryRefusedError(
@@ -671,12 +653,12 @@ class DevBroker:
                 "or remove the directory."
             )
         if record.secure != self._secure:
-            said, option = ("a secured", "with") if record.secure else ("an open", "without")
+            kind, option = ("a secured", "with") if record.secure else ("an open", "without")
             raise DirectoryRefusedError(
-                f"{self.directory} holds {said} broker.\n"
+                f"{self.directory} holds {kind} broker.\n"
                 f"Start {option} --secure, choose another --dir, or remove the directory."
             )
-        running = any(_runs(node) for node in record.nodes)
+        running = any(node.runs for node in record.nodes)
         if running and self._port not in (0, record.nodes[0].port):
             raise AlreadyRunningError(
                 f"the broker in {self.directory} already runs, at {record.bootstrap}, "
@@ -700,7 +682,7 @@ class DevBroker:
         return ClusterRecord(cluster_id=cluster_id, nodes=nodes, secure=self._secure)
 
     def _refuse_taken_ports(self, record: ClusterRecord) -> None:
-        idle = [node for node in record.nodes if not _runs(node)]
+        idle = [node for node in record.nodes if not node.runs]
         ports = [port for node in idle for port in (node.port, node.controller_port)]
         reasons = [reason for port in ports if (reason := why_taken(port)) is not None]
         if reasons:
@@ -709,7 +691,7 @@ class DevBroker:
             )
 
     def _start_missing(self, record: ClusterRecord) -> ClusterRecord:
-        missing = [node for node in record.nodes if not _runs(node)]
+        missing = [node for node in record.nodes if not node.runs]
         started: list[BrokerNode] = []
         try:
             if missing:
@@ -769,16 +751,16 @@ class DevBroker:
 
     def _raise_if_dead(self, record: ClusterRecord) -> None:
         for node in record.nodes:
-            if not _runs(node):
+            if not node.runs:
                 raise self._failed(node, "ended")
 
     def _failed(self, node: BrokerNode, how: str) -> DevBrokerError:
         logged = logged_errors(self.directory, node, since=self._log_ends.get(node.id, 0))
         what = f"node {node.id} at {node.endpoint} {how}"
         if not logged:
-            return NodeFailedError(f"{what}. Its last words:\n{log_tail(self.directory, node)}")
+            return NodeFailedError(f"{what}. The end of its log:\n{log_tail(self.directory, node)}")
         shown = "\n".join(f"  {line}" for line in logged)
-        files = f"All of it: {log_directory(self.directory, node)}"
+        files = f"Complete log: {log_directory(self.directory, node)}"
         if any(words in line for line in logged for words in _PORT_TAKEN):
             ports = [node.port, node.controller_port]
             taken = [p for p in ports if any(f":{p}" in line for line in logged)] or ports
@@ -793,7 +775,7 @@ class DevBroker:
         return NodeFailedError(f"{what}:\n{shown}\n{advised}\n{files}")
 
     def _status_of(self, record: ClusterRecord, node: BrokerNode) -> NodeStatus:
-        pid = node.process.pid if node.process and _runs(node) else None
+        pid = node.process.pid if node.process and node.runs else None
         if node.process is None or pid is None:
             state = NodeState.STOPPED
         elif is_paused(node.process):
@@ -812,12 +794,8 @@ class DevBroker:
             raise ValueError(f"no node {node} in {self.directory}")
         process = found[0].process
         if process is None or not send(process, signum):
-            raise DevBrokerError(f"node {node} in {self.directory} does not run: start it first")
+            raise DevBrokerError(f"node {node} in {self.directory} does not run.\nStart it first.")
         return found[0]
-
-
-def _runs(node: BrokerNode) -> bool:
-    return node.process is not None and is_alive(node.process)
 
 
 def _stop_nodes(nodes: list[BrokerNode], *, timeout: timedelta) -> None:

