@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -14,36 +14,6 @@ StoreKind = Literal["rocksdb", "memory"]
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+", re.ASCII)
 # Kafka's bound on a topic name; the changelog's name contains the store's.
 _NAME_LENGTH_MAX = 249
-
-
-class _FrozenConfig(Mapping[str, str]):
-    """Immutable, hashable mapping that is equal for equal settings in any order."""
-
-    __slots__ = ("_items",)
-
-    def __init__(self, config: Mapping[str, str]) -> None:
-        self._items = tuple(sorted(config.items()))
-
-    def __getitem__(self, key: str) -> str:
-        for name, value in self._items:
-            if name == key:
-                return value
-        raise KeyError(key)
-
-    def __iter__(self) -> Iterator[str]:
-        return (name for name, _ in self._items)
-
-    def __len__(self) -> int:
-        return len(self._items)
-
-    def __hash__(self) -> int:
-        return hash(self._items)
-
-    def __repr__(self) -> str:
-        return repr(dict(self._items))
-
-    def __reduce__(self) -> tuple[type[_FrozenConfig], tuple[dict[str, str]]]:
-        return _FrozenConfig, (dict(self._items),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +44,7 @@ class StoreSpec:
     kind: StoreKind = "rocksdb"
     logged: bool = True
     cached: bool = True
-    topic_config: Mapping[str, str] = field(default_factory=dict)
+    topic_config: Mapping[str, str] = field(default_factory=dict, hash=False)
     layout: LayoutName = "plain"
     retention_ms: int | None = None
 
@@ -95,7 +65,7 @@ class StoreSpec:
                     f"Store {self.name!r}: topic setting {name!r}={value!r} must be a string "
                     f"with a string value; write it as {str(value)!r}."
                 )
-        object.__setattr__(self, "topic_config", _FrozenConfig(self.topic_config))
+        object.__setattr__(self, "topic_config", dict(self.topic_config))
 
 
 def _check_name(name: str) -> None:

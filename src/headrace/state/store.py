@@ -73,11 +73,9 @@ class CommittedStore(Protocol):
 
     def get(self, key: bytes) -> bytes | None:
         """Return the value of `key`, or None if it has none."""
-        ...
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """Return the values of `keys` in their order, None for each that has none."""
-        ...
 
     def scan(
         self, start: bytes | None = None, end: bytes | None = None, *, reverse: bool = False
@@ -91,15 +89,12 @@ class CommittedStore(Protocol):
             end: Last key, exclusive; None for beyond the store's last.
             reverse: Whether to yield from the last key to the first.
         """
-        ...
 
     def approximate_count(self) -> int:
         """Return the approximate number of rows; overwritten and deleted rows may be counted."""
-        ...
 
     def approximate_bytes(self) -> int:
         """Return the approximate size of the rows on disk or in memory."""
-        ...
 
 
 class TaskState(Protocol):
@@ -111,7 +106,6 @@ class TaskState(Protocol):
         Raises:
             UnknownStoreError: The task has no store of this name.
         """
-        ...
 
     def write(self, deltas: Mapping[str, Delta], positions: Mapping[str, Position]) -> None:
         """Apply all deltas and positions atomically.
@@ -124,7 +118,6 @@ class TaskState(Protocol):
             StoreCorruptedError: The local files are corrupt; restore the task's state.
             ValueError: A bulk restore is in progress.
         """
-        ...
 
     def position(self, store_name: str) -> Position | None:
         """Return the position of a store, or None if its rows must not be used.
@@ -132,14 +125,12 @@ class TaskState(Protocol):
         Raises:
             UnknownStoreError: The task has no store of this name.
         """
-        ...
 
     def begin_restore(self) -> None:
         """Start a bulk restore: empty the stores without a position, and reject `write`.
 
         A call during a bulk restore abandons that restore, as a crash would.
         """
-        ...
 
     def restore(self, deltas: Mapping[str, Delta]) -> None:
         """Apply changelog records in their order; they are durable only after `end_restore`.
@@ -150,7 +141,6 @@ class TaskState(Protocol):
             UnknownStoreError: The task has no store with one of the names.
             ValueError: No bulk restore is in progress.
         """
-        ...
 
     def end_restore(self, positions: Mapping[str, Position]) -> None:
         """Make the restored rows durable, then their positions, then allow `write` again.
@@ -163,7 +153,6 @@ class TaskState(Protocol):
         Raises:
             ValueError: No bulk restore is in progress, or a restored store has no position.
         """
-        ...
 
     def drop_store(self, name: str) -> None:
         """Empty a store and delete its position.
@@ -171,8 +160,6 @@ class TaskState(Protocol):
         Raises:
             UnknownStoreError: The task has no store of this name.
         """
-        ...
 
     def close(self) -> None:
         """Release the files; an unfinished bulk restore remains as after a crash."""
-        ...
