@@ -119,6 +119,10 @@ class ClientSettings:
     shared: Mapping[str, object]
     by_prefix: Mapping[str, Mapping[str, object]]
 
+    def number(self, prefix: str, name: str, default: int) -> int:
+        """Raise ValueError if the given value is not a whole number."""
+        return int(str(self.by_prefix[prefix].get(name, default)))
+
     def layered(
         self, prefixes: Iterable[str], chosen: ClientConfig, owned: ClientConfig, *, role: str
     ) -> ClientConfig:

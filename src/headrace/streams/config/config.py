@@ -63,61 +63,52 @@ from headrace.topology.timestamps import TimestampExtractor
 
 TRANSACTION_MARGIN_MS = 2_000
 """Minimum difference between transaction time-out and commit interval, for the slowest batch."""
-
-
 HEARTBEATS_PER_SESSION = 3
 """Minimum number of heartbeats per session, because one or two may be lost."""
 
 
-def heartbeat_interval_ms(clients: ClientSettings) -> int:
-    return max(
-        1, min(HEARTBEAT_INTERVAL_MS, _session_timeout_ms(clients) // HEARTBEATS_PER_SESSION)
-    )
-
-
 def _session_timeout_ms(clients: ClientSettings) -> int:
-    given = clients.by_prefix["consumer."]
-    return int(str(given.get("session.timeout.ms", SESSION_TIMEOUT_MS)))
+    return clients.number("consumer.", "session.timeout.ms", SESSION_TIMEOUT_MS)
 
 
-def check_heartbeats(clients: ClientSettings) -> list[str]:
+def _heartbeat_interval_ms(clients: ClientSettings) -> int:
+    third_ms = _session_timeout_ms(clients) // HEARTBEATS_PER_SESSION
+    default_ms = max(1, min(HEARTBEAT_INTERVAL_MS, third_ms))
+    return clients.number("consumer.", "heartbeat.interval.ms", default_ms)
+
+
+def _heartbeat_problems(clients: ClientSettings) -> Iterator[str]:
     try:
-        session_ms = _session_timeout_ms(clients)
-        given = clients.by_prefix["consumer."].get("heartbeat.interval.ms")
-        heartbeat_ms = heartbeat_interval_ms(clients) if given is None else int(str(given))
+        session_ms, heartbeat_ms = _session_timeout_ms(clients), _heartbeat_interval_ms(clients)
     except ValueError:
         names = "consumer.session.timeout.ms and consumer.heartbeat.interval.ms"
-        return [f"{names} must be milliseconds or a timedelta"]
-    if heartbeat_ms < session_ms:
-        return []
-    problem = (
-        f"consumer.heartbeat.interval.ms {heartbeat_ms} must be shorter than "
-        f"consumer.session.timeout.ms {session_ms}; set it to a third of that, or to less"
-    )
-    return [problem]
+        yield f"{names} must be milliseconds or a timedelta"
+        return
+    if heartbeat_ms >= session_ms:
+        yield (
+            f"consumer.heartbeat.interval.ms {heartbeat_ms} must be shorter than "
+            f"consumer.session.timeout.ms {session_ms}; set it to a third of that, or to less"
+        )
 
 
-def transaction_timeout_ms(clients: ClientSettings) -> int:
-    value = clients.by_prefix["producer."].get("transaction.timeout.ms", TRANSACTION_TIMEOUT_MS)
-    return int(str(value))
+def _transaction_timeout_ms(clients: ClientSettings) -> int:
+    return clients.number("producer.", "transaction.timeout.ms", TRANSACTION_TIMEOUT_MS)
 
 
-def check_transaction_timeout(commit_interval_ms: object, clients: ClientSettings) -> list[str]:
+def _transaction_problems(commit_interval_ms: object, clients: ClientSettings) -> Iterator[str]:
     try:
-        timeout_ms = transaction_timeout_ms(clients)
+        timeout_ms = _transaction_timeout_ms(clients)
     except ValueError:
-        return ["producer.transaction.timeout.ms must be milliseconds or a timedelta"]
-    if not isinstance(commit_interval_ms, int):
-        return []
-    needed_ms = commit_interval_ms + TRANSACTION_MARGIN_MS
-    if timeout_ms >= needed_ms:
-        return []
-    problem = (
-        f"commit.interval.ms {commit_interval_ms} is too long for transactions that the broker "
-        f"aborts after {timeout_ms} ms; commit more often, or set "
-        f"producer.transaction.timeout.ms to {needed_ms} or more"
-    )
-    return [problem]
+        yield "producer.transaction.timeout.ms must be milliseconds or a timedelta"
+        return
+    if isinstance(commit_interval_ms, int) and (
+        timeout_ms < (needed_ms := commit_interval_ms + TRANSACTION_MARGIN_MS)
+    ):
+        yield (
+            f"commit.interval.ms {commit_interval_ms} is too long for transactions that the broker "
+            f"aborts after {timeout_ms} ms; commit more often, or set "
+            f"producer.transaction.timeout.ms to {needed_ms} or more"
+        )
 
 
 # librdkafka's settings for each client of an application.
@@ -135,167 +126,6 @@ wait for the response, and the first request often reads topics that are still e
 """
 BATCH_BYTES = 1_000_000
 """Default of batch.size in librdkafka."""
-
-
-class ClientConfigs:
-    """Client settings of `StreamsConfig`."""
-
-    __slots__ = ()
-
-    application_id: str
-    application_server: str | None
-    bootstrap_servers: str
-    processing_guarantee: str
-    _clients: ClientSettings
-
-    @property
-    def exactly_once(self) -> bool:
-        """Whether state, output and offsets are committed in a transaction."""
-        return self.processing_guarantee == "exactly_once_v2"
-
-    @property
-    def reads_committed(self) -> bool:
-        """Whether inputs are read without aborted records, up to the last stable offset."""
-        return self.consumer_config("")["isolation.level"] != "read_uncommitted"
-
-    @property
-    def transaction_timeout_ms(self) -> int:
-        """Time after which the broker aborts the transaction of a dead worker."""
-        return transaction_timeout_ms(self._clients)
-
-    @property
-    def max_poll_interval_ms(self) -> int:
-        """Time without a poll after which the group removes a worker."""
-        return int(str(self.consumer_config("").get("max.poll.interval.ms", MAX_POLL_INTERVAL_MS)))
-
-    @property
-    def session_timeout_ms(self) -> int:
-        """Time without a heartbeat after which the group removes a worker."""
-        return int(str(self.consumer_config("")["session.timeout.ms"]))
-
-    def consumer_config(self, instance_id: str, *, version: str = "") -> ClientConfig:
-        """Return librdkafka's settings for the input consumer, a static member of the group.
-
-        Args:
-            version: digest of the assignment rules (see `headrace.streams.plan.ownership`), for the
-                other members.
-        """
-        chosen: ClientConfig = {
-            **self._chosen_for_consumers(),
-            # All inputs share a queue, so records prefetched of an input delay the others.
-            "queued.min.messages": 5_000,
-            # Large records reach this limit before the limit of their number.
-            "queued.max.messages.kbytes": 16 * 1024,
-            "max.partition.fetch.bytes": 256 * 1024,
-            "auto.offset.reset": "earliest",
-            "isolation.level": "read_committed",
-            "session.timeout.ms": SESSION_TIMEOUT_MS,
-        }
-        owned: ClientConfig = {
-            **self._owned_by_consumers(),
-            "group.instance.id": instance_id,
-            "group.protocol": "classic",
-            "partition.assignment.strategy": "cooperative-sticky",
-        }
-        config = self._clients.layered(("consumer.",), chosen, owned, role="consumer")
-        name = with_version(str(config["client.id"]), version)
-        config["client.id"] = with_endpoint(name, self.application_server)
-        # A rebalance waits for the next heartbeat of all members; until then, moving partitions
-        # are unassigned.
-        config.setdefault("heartbeat.interval.ms", heartbeat_interval_ms(self._clients))
-        return config
-
-    def restore_config(self) -> ClientConfig:
-        """Return librdkafka's settings for the consumer of changelogs, which joins no group.
-
-        The ``consumer.`` settings apply to it as well, and ``restore.`` settings override them.
-        """
-        owned: ClientConfig = {
-            **self._owned_by_consumers(),
-            "auto.offset.reset": "error",
-            "isolation.level": "read_committed",
-        }
-        return self._clients.layered(
-            ("consumer.", "restore."), self._chosen_for_consumers(), owned, role="restore"
-        )
-
-    def producer_config(
-        self,
-        transactional_id: str | None,
-        *,
-        message_max_bytes: int | None = None,
-        batch_max_bytes: int | None = None,
-    ) -> ClientConfig:
-        """Return librdkafka's settings for the producer of output and changelogs.
-
-        Args:
-            transactional_id: the worker's identity, or None for a producer without transactions.
-            message_max_bytes: the largest record that any topic accepts, if known.
-            batch_max_bytes: the largest batch that every topic accepts, if known.
-        """
-        chosen: ClientConfig = {
-            **self._chosen_for_all(),
-            "acks": "all",
-            "enable.idempotence": True,
-            "compression.type": "lz4",
-            "linger.ms": 5,
-            # The default of 100 delays each transaction that immediately follows another.
-            "retry.backoff.ms": 5,
-            "retry.backoff.max.ms": 1000,
-            # Time for which a topic may be unknown before its records fail; 30 s by default.
-            "topic.metadata.propagation.max.ms": 5_000,
-            "queue.buffering.max.messages": 2_000_000,
-            "queue.buffering.max.kbytes": PRODUCER_QUEUE_KIB,
-        }
-        if message_max_bytes is not None:
-            chosen["message.max.bytes"] = message_max_bytes
-            # The largest record must fit.
-            room_kib = max(PRODUCER_QUEUE_KIB, 2 * message_max_bytes // 1024)
-            chosen["queue.buffering.max.kbytes"] = room_kib
-        if batch_max_bytes is not None:
-            # A topic limits whole batches, and the client does not split a rejected batch.
-            chosen["batch.size"] = min(BATCH_BYTES, batch_max_bytes)
-        owned: ClientConfig = {
-            **self._owned_by_all(),
-            "partitioner": "murmur2_random",
-            # Exactly-once needs the offset of each changelog record, at-least-once each failure.
-            "delivery.report.only.error": not self.exactly_once,
-        }
-        if transactional_id is not None:
-            chosen["transaction.timeout.ms"] = TRANSACTION_TIMEOUT_MS
-            owned["transactional.id"] = transactional_id
-        return self._clients.layered(("producer.",), chosen, owned, role="producer")
-
-    def admin_config(self) -> ClientConfig:
-        """Return librdkafka's settings for the admin client."""
-        chosen = self._chosen_for_all()
-        return self._clients.layered(("admin.",), chosen, self._owned_by_all(), role="admin")
-
-    def _chosen_for_all(self) -> ClientConfig:
-        # A new client waits half of this before it connects; with the default of 100, its first
-        # response takes 50 ms.
-        return {"client.id": self.application_id, "reconnect.backoff.ms": RECONNECT_MS}
-
-    def _owned_by_all(self) -> ClientConfig:
-        return {"bootstrap.servers": self.bootstrap_servers}
-
-    def _chosen_for_consumers(self) -> ClientConfig:
-        return {
-            **self._chosen_for_all(),
-            # With the default of 1000, a full queue pauses each partition for up to a second.
-            "fetch.queue.backoff.ms": 2,
-            "fetch.wait.max.ms": FETCH_WAIT_MS,
-        }
-
-    def _owned_by_consumers(self) -> ClientConfig:
-        return {
-            **self._owned_by_all(),
-            "group.id": self.application_id,
-            "allow.auto.create.topics": False,
-            "enable.auto.commit": False,
-            "enable.auto.offset.store": False,
-            "enable.partition.eof": False,
-        }
 
 
 # Kinds of settings whose values are Python objects, or names of built-in objects.
@@ -387,7 +217,7 @@ MIB = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StreamsConfig(ClientConfigs):
+class StreamsConfig:
     """Validated settings of an application, created by `StreamsConfig.parse`.
 
     Example:
@@ -679,8 +509,8 @@ whoever starts it by a command does: --set bootstrap.servers=...
         )
         problems += client_problems
         if exactly_once:
-            problems += check_transaction_timeout(values.get("commit.interval.ms"), clients)
-        problems += check_heartbeats(clients)
+            problems += _transaction_problems(values.get("commit.interval.ms"), clients)
+        problems += _heartbeat_problems(clients)
         if problems:
             raise ConfigError(*(placed(problem, origins) for problem in problems))
         topic_configs = {name: str(value) for name, value in clients.by_prefix["topic."].items()}
@@ -744,6 +574,157 @@ whoever starts it by a command does: --set bootstrap.servers=...
         if begins_late or timestamps.needed(None, self.default_timestamp_extractor) is not None:
             return [rewrite for rewrite in chosen if rewrite is not reuse_table_sources]
         return chosen
+
+    # -- librdkafka's settings of each client ---------------------------------------------------
+
+    @property
+    def exactly_once(self) -> bool:
+        """Whether state, output and offsets are committed in a transaction."""
+        return self.processing_guarantee == "exactly_once_v2"
+
+    @property
+    def reads_committed(self) -> bool:
+        """Whether inputs are read without aborted records, up to the last stable offset."""
+        return self.consumer_config("")["isolation.level"] != "read_uncommitted"
+
+    @property
+    def transaction_timeout_ms(self) -> int:
+        """Time after which the broker aborts the transaction of a dead worker."""
+        return _transaction_timeout_ms(self._clients)
+
+    @property
+    def max_poll_interval_ms(self) -> int:
+        """Time without a poll after which the group removes a worker."""
+        return self._clients.number("consumer.", "max.poll.interval.ms", MAX_POLL_INTERVAL_MS)
+
+    @property
+    def session_timeout_ms(self) -> int:
+        """Time without a heartbeat after which the group removes a worker."""
+        return _session_timeout_ms(self._clients)
+
+    def consumer_config(self, instance_id: str, *, version: str = "") -> ClientConfig:
+        """Return librdkafka's settings for the input consumer, a static member of the group.
+
+        Args:
+            version: digest of the assignment rules (see `headrace.streams.plan.ownership`), for the
+                other members.
+        """
+        chosen: ClientConfig = {
+            **self._chosen_for_consumers(),
+            # All inputs share a queue, so records prefetched of an input delay the others.
+            "queued.min.messages": 5_000,
+            # Large records reach this limit before the limit of their number.
+            "queued.max.messages.kbytes": 16 * 1024,
+            "max.partition.fetch.bytes": 256 * 1024,
+            "auto.offset.reset": "earliest",
+            "isolation.level": "read_committed",
+            "session.timeout.ms": SESSION_TIMEOUT_MS,
+        }
+        owned: ClientConfig = {
+            **self._owned_by_consumers(),
+            "group.instance.id": instance_id,
+            "group.protocol": "classic",
+            "partition.assignment.strategy": "cooperative-sticky",
+        }
+        config = self._clients.layered(("consumer.",), chosen, owned, role="consumer")
+        name = with_version(str(config["client.id"]), version)
+        config["client.id"] = with_endpoint(name, self.application_server)
+        # A rebalance waits for the next heartbeat of all members; until then, moving partitions
+        # are unassigned.
+        config["heartbeat.interval.ms"] = _heartbeat_interval_ms(self._clients)
+        return config
+
+    def restore_config(self) -> ClientConfig:
+        """Return librdkafka's settings for the consumer of changelogs, which joins no group.
+
+        The ``consumer.`` settings apply to it as well, and ``restore.`` settings override them.
+        """
+        owned: ClientConfig = {
+            **self._owned_by_consumers(),
+            "auto.offset.reset": "error",
+            "isolation.level": "read_committed",
+        }
+        return self._clients.layered(
+            ("consumer.", "restore."), self._chosen_for_consumers(), owned, role="restore"
+        )
+
+    def producer_config(
+        self,
+        transactional_id: str | None,
+        *,
+        message_max_bytes: int | None = None,
+        batch_max_bytes: int | None = None,
+    ) -> ClientConfig:
+        """Return librdkafka's settings for the producer of output and changelogs.
+
+        Args:
+            transactional_id: the worker's identity, or None for a producer without transactions.
+            message_max_bytes: the largest record that any topic accepts, if known.
+            batch_max_bytes: the largest batch that every topic accepts, if known.
+        """
+        chosen: ClientConfig = {
+            **self._chosen_for_all(),
+            "acks": "all",
+            "enable.idempotence": True,
+            "compression.type": "lz4",
+            "linger.ms": 5,
+            # The default of 100 delays each transaction that immediately follows another.
+            "retry.backoff.ms": 5,
+            "retry.backoff.max.ms": 1000,
+            # Time for which a topic may be unknown before its records fail; 30 s by default.
+            "topic.metadata.propagation.max.ms": 5_000,
+            "queue.buffering.max.messages": 2_000_000,
+            "queue.buffering.max.kbytes": PRODUCER_QUEUE_KIB,
+        }
+        if message_max_bytes is not None:
+            chosen["message.max.bytes"] = message_max_bytes
+            # The largest record must fit.
+            room_kib = max(PRODUCER_QUEUE_KIB, 2 * message_max_bytes // 1024)
+            chosen["queue.buffering.max.kbytes"] = room_kib
+        if batch_max_bytes is not None:
+            # A topic limits whole batches, and the client does not split a rejected batch.
+            chosen["batch.size"] = min(BATCH_BYTES, batch_max_bytes)
+        owned: ClientConfig = {
+            **self._owned_by_all(),
+            "partitioner": "murmur2_random",
+            # Exactly-once needs the offset of each changelog record, at-least-once each failure.
+            "delivery.report.only.error": not self.exactly_once,
+        }
+        if transactional_id is not None:
+            chosen["transaction.timeout.ms"] = TRANSACTION_TIMEOUT_MS
+            owned["transactional.id"] = transactional_id
+        return self._clients.layered(("producer.",), chosen, owned, role="producer")
+
+    def admin_config(self) -> ClientConfig:
+        """Return librdkafka's settings for the admin client."""
+        chosen = self._chosen_for_all()
+        return self._clients.layered(("admin.",), chosen, self._owned_by_all(), role="admin")
+
+    def _chosen_for_all(self) -> ClientConfig:
+        # A new client waits half of this before it connects; with the default of 100, its first
+        # response takes 50 ms.
+        return {"client.id": self.application_id, "reconnect.backoff.ms": RECONNECT_MS}
+
+    def _owned_by_all(self) -> ClientConfig:
+        return {"bootstrap.servers": self.bootstrap_servers}
+
+    def _chosen_for_consumers(self) -> ClientConfig:
+        return {
+            **self._chosen_for_all(),
+            # With the default of 1000, a full queue pauses each partition for up to a second.
+            "fetch.queue.backoff.ms": 2,
+            "fetch.wait.max.ms": FETCH_WAIT_MS,
+        }
+
+    def _owned_by_consumers(self) -> ClientConfig:
+        return {
+            **self._owned_by_all(),
+            "group.id": self.application_id,
+            "allow.auto.create.topics": False,
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+            "enable.partition.eof": False,
+        }
 
 
 def table() -> Iterator[Setting]:
