@@ -28,8 +28,8 @@ from headrace.spark_bridge.reports import StageReport
 from headrace.spark_bridge.run.refusals import refuse_early, refuse_processors
 from headrace.spark_bridge.run.task_run import run_stage
 from headrace.streams.config.config import StreamsConfig
-from headrace.streams.kafka.admin import LiveAdmin
 from headrace.streams.kafka.connectivity import reach
+from headrace.streams.kafka.group_admin import GroupAdmin
 from headrace.topology.topology import Topology
 
 Stage = tuple[int, ...]
@@ -112,7 +112,7 @@ def compute(
     application = CompiledApplication.of(topology, config)
     refuse_early(topology, application)
     reach(config.admin_config())
-    admin = LiveAdmin(config.admin_config(), timeout_s=config.task_timeout_ms / 1000)
+    admin = GroupAdmin(config.admin_config(), timeout_s=config.task_timeout_ms / 1000)
     archives = ArchiveSet.open(source, application, admin, cutover, plan, times)
     if plan is None:
         plan = make_plan(

@@ -45,7 +45,7 @@ CHANGELOG = "app-counts-changelog"
 class TargetMemoryAdmin(HistoryMemoryAdmin):
     """What tools ask of a cluster, too.
 
-    See `headrace.spark_bridge.handover.target.TargetAdmin`.
+    See `headrace.spark_bridge.handover.target.GroupAdminClient`.
     """
 
     def __init__(self, cluster: MemoryCluster) -> None:
@@ -69,7 +69,7 @@ class TargetMemoryAdmin(HistoryMemoryAdmin):
 
 
 class MemoryGroups:
-    """Offsets of groups (see `headrace.streams.plan.deployed.DescribedGroups`)."""
+    """Offsets of groups (see `headrace.streams.plan.deployed.OffsetClient`)."""
 
     def __init__(self, cluster: MemoryCluster) -> None:
         self._cluster = cluster
@@ -135,7 +135,7 @@ class MemoryHandover:
         patch.setattr(
             "headrace.streams.kafka.group_offsets.MemberlessGroup", lambda *_, **__: self.groups
         )
-        patch.setattr("headrace.streams.kafka.admin.LiveAdmin", lambda *_, **__: self.admin)
+        patch.setattr("headrace.streams.kafka.group_admin.GroupAdmin", lambda *_, **__: self.admin)
 
     @property
     def groups(self) -> MemoryGroups:

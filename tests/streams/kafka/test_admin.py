@@ -54,7 +54,7 @@ def admin(
     """An admin that gets these clients one after the other, and then the last one again."""
     made = list(clients)
     monkeypatch.setattr(
-        "headrace.streams.kafka.asking.new_admin",
+        "headrace.streams.kafka.admin.new_admin",
         lambda *_: made.pop(0) if len(made) > 1 else made[0],
     )
     return LiveAdmin({"bootstrap.servers": "nowhere:1"}, timeout_s=timeout_s)
@@ -196,7 +196,7 @@ def test_configs_of_many_brokers_that_never_answer_end_as_one_does(
 def test_a_transaction_timeout_that_no_broker_tells_is_the_default(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("headrace.streams.kafka.asking.new_admin", lambda *_: Mute())
+    monkeypatch.setattr("headrace.streams.kafka.admin.new_admin", lambda *_: Mute())
     keeper = GroupAdmin({"bootstrap.servers": "nowhere:1"}, timeout_s=3)
     assert keeper.transaction_timeout_max_ms() == 15 * 60 * 1000
 

@@ -56,7 +56,7 @@ class Moving:
 
 def test_a_command_asks_once_the_coordinator_has_answered(monkeypatch: pytest.MonkeyPatch) -> None:
     client = Moving()
-    monkeypatch.setattr("headrace.streams.kafka.asking.new_admin", lambda *_: client)
+    monkeypatch.setattr("headrace.streams.kafka.admin.new_admin", lambda *_: client)
     admin = GroupAdmin({"bootstrap.servers": "nowhere:1"}, timeout_s=30)
     assert admin.committed("g", decided=False) == {}
     assert client.asked == ["group", "group", "offsets"]
@@ -68,7 +68,7 @@ def test_offsets_are_set_again_where_the_coordinator_has_moved(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     client = Moving()
-    monkeypatch.setattr("headrace.streams.kafka.asking.new_admin", lambda *_: client)
+    monkeypatch.setattr("headrace.streams.kafka.admin.new_admin", lambda *_: client)
     admin = GroupAdmin({"bootstrap.servers": "nowhere:1"}, timeout_s=30)
     admin.set_offsets("g", {HERE: CommittedOffset(7, "")})
     assert client.asked == ["set", "set"]
@@ -89,8 +89,8 @@ def test_a_worker_asks_through_a_consumer_and_one_for_all_questions(
 
     monkeypatch.setattr("headrace.streams.kafka.admin.OpenGroup", Reader)
     admin = LiveAdmin({"bootstrap.servers": "127.0.0.1:1"}, timeout_s=1)
-    assert admin.progress("g", [HERE]) == {HERE: 7}
-    assert admin.progress("g", [HERE]) == {HERE: 7}
+    assert admin.committed_offsets("g", [HERE]) == {HERE: CommittedOffset(7)}
+    assert admin.committed_offsets("g", [HERE]) == {HERE: CommittedOffset(7)}
     assert made == [("g", [[HERE], [HERE]])]
 
 

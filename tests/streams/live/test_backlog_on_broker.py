@@ -42,7 +42,8 @@ class Looks:
         What is counted between the two questions makes it smaller, never larger.
         """
         ends = self._admin.stable_offsets(self._words)
-        counted = self._admin.progress(self._group, self._words)
+        found = self._admin.committed_offsets(self._group, self._words)
+        counted = {place: committed.offset for place, committed in found.items()}
         steps = (counted.get(p, 0) - self._counted.get(p, 0) for p in self._words)
         self.step, self._counted = max(self.step, *steps), counted
         return max(ends[p] - counted.get(p, 0) for p in self._words), sum(counted.values())

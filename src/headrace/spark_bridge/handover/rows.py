@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.spark_bridge.cleanup import and_then
 from headrace.spark_bridge.handover.units import UnitCounts
-from headrace.spark_bridge.history.planning import HistoryAdmin
 from headrace.spark_bridge.read import OpenConsumer, read_range
-from headrace.streams.kafka.protocols import GroupMetadata, TopicPartition
+from headrace.streams.kafka.protocols import GroupAdminClient, GroupMetadata, TopicPartition
 from headrace.topology.context.environment import Send
 
 if TYPE_CHECKING:
@@ -107,7 +106,7 @@ class RowWriter:
 
 
 def read_old_keys(
-    admin: HistoryAdmin,
+    admin: GroupAdminClient,
     open_consumer: OpenConsumer,
     tps: Sequence[TopicPartition],
     timeout_s: float,

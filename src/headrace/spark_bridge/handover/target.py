@@ -10,12 +10,12 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from headrace.spark_bridge.errors import CannotBackfillError
 from headrace.spark_bridge.handover.notes import HandoverNotes, note_partitions
 from headrace.spark_bridge.handover.rows import OldKeys, read_old_keys
-from headrace.spark_bridge.history.planning import HistoryAdmin, refuse_other_topics
+from headrace.spark_bridge.history.planning import refuse_other_topics
 from headrace.spark_bridge.plan.job import CompiledApplication
 from headrace.spark_bridge.plan.plan import BackfillPlan
 from headrace.spark_bridge.read import OpenConsumer, consumer_opener
@@ -24,8 +24,15 @@ from headrace.streams.admin.backfill_gate import backfill_group
 from headrace.streams.config.config import StreamsConfig
 from headrace.streams.errors import StreamsError
 from headrace.streams.kafka.access_errors import GroupDeniedError
-from headrace.streams.kafka.protocols import Log, Member, Offsets, TopicFacts, TopicPartition
-from headrace.streams.plan.deployed import DescribedGroups, forget, forgotten
+from headrace.streams.kafka.protocols import (
+    GroupAdminClient,
+    Log,
+    OffsetClient,
+    Offsets,
+    TopicFacts,
+    TopicPartition,
+)
+from headrace.streams.plan.deployed import forget, forgotten
 from headrace.streams.plan.topic_plan import topic_names
 from headrace.streams.plan.topics import describe_as
 from headrace.streams.worker.retention import FOR_EVER, window_topics
@@ -33,32 +40,13 @@ from headrace.streams.worker.retention import FOR_EVER, window_topics
 _NAMED_MAX = 3
 
 
-class TargetAdmin(HistoryAdmin, Protocol):
-    """Cluster operations for a handover.
-
-    Implemented by `headrace.streams.kafka.group_admin.GroupAdmin`.
-    """
-
-    def members(self, group: str) -> tuple[Member, ...]:
-        """Return the members of a group."""
-
-    def transaction_timeout_max_ms(self) -> int:
-        """Return the maximum transaction.timeout.ms of the brokers."""
-
-    def delete_groups(self, names: Iterable[str]) -> None:
-        """Delete groups without members, with all their offsets."""
-
-    def delete_topics(self, names: Iterable[str]) -> None:
-        """Delete topics, and wait until they are gone."""
-
-
 @dataclass(frozen=True, slots=True)
 class HandoverTarget:
     """Application that receives a backfill, with the preconditions of the handover."""
 
     application: CompiledApplication
-    admin: TargetAdmin
-    groups: DescribedGroups
+    admin: GroupAdminClient
+    groups: OffsetClient
     open_consumer: OpenConsumer
     log: Log
     now_ms: Callable[[], int]

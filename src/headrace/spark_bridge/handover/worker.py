@@ -210,11 +210,11 @@ class WriteUnit:
         return len(groups.committed_at(marker_group(plan), unit.inputs)) == len(unit.inputs)
 
     def _old_keys(self, unit: HandoverUnit) -> OldKeys:
-        from headrace.streams.kafka.admin import LiveAdmin
+        from headrace.streams.kafka.group_admin import GroupAdmin
 
         if self.consumer is None or not unit.changelogs:
             return {}
-        admin = LiveAdmin(self.clients, timeout_s=_CALL_TIMEOUT_S)
+        admin = GroupAdmin(self.clients, timeout_s=_CALL_TIMEOUT_S)
         return read_old_keys(admin, self.consumer, unit.changelogs, _CALL_TIMEOUT_S)
 
 

@@ -13,9 +13,9 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 
 from headrace.spark_bridge.errors import CannotBackfillError, HistoryGapError
-from headrace.spark_bridge.history.planning import HistoryAdmin, InputEnds
+from headrace.spark_bridge.history.planning import InputEnds
 from headrace.spark_bridge.plan.plan import ArchivedRows, BackfillPlan
-from headrace.streams.kafka.protocols import ReceivedMessage, TopicPartition
+from headrace.streams.kafka.protocols import GroupAdminClient, ReceivedMessage, TopicPartition
 
 Cutover = Mapping[TopicPartition, int] | datetime
 """Start of reading from Kafka: offsets, or a time whose first records are taken."""
@@ -211,7 +211,7 @@ def check_cutover(cutover: object, tps: Sequence[TopicPartition]) -> None:
 def cuts_of(
     facts: ArchiveFacts,
     partitions: int,
-    admin: HistoryAdmin | InputEnds,
+    admin: GroupAdminClient | InputEnds,
     read: ReadRange,
     cutover: Cutover | None,
 ) -> dict[TopicPartition, int]:
@@ -250,7 +250,7 @@ def cuts_of(
 class _ArchiveTopic:
     """A topic in Kafka, with the first offsets and the readable ends of its partitions."""
 
-    admin: HistoryAdmin | InputEnds
+    admin: GroupAdminClient | InputEnds
     read: ReadRange
     starts: Mapping[TopicPartition, int]
     stable: Mapping[TopicPartition, int]

@@ -37,7 +37,7 @@ from headrace.spark_bridge.history.archive_checks import (
     refuse_implausible_times,
     refuse_other_archive,
 )
-from headrace.spark_bridge.history.planning import HistoryAdmin, InputEnds, Until
+from headrace.spark_bridge.history.planning import InputEnds, Until
 from headrace.spark_bridge.plan.job import Archived, CompiledApplication, StageJob
 from headrace.spark_bridge.plan.plan import BackfillPlan
 from headrace.spark_bridge.read import consumer_opener, read_range
@@ -53,7 +53,7 @@ from headrace.spark_bridge.records.packs import (
     packed_records,
     packs_to_arrow,
 )
-from headrace.streams.kafka.protocols import TopicPartition
+from headrace.streams.kafka.protocols import GroupAdminClient, TopicPartition
 from headrace.streams.plan.topics import describe_as
 from headrace.topology.compile.source import stampers
 
@@ -380,7 +380,7 @@ class ArchiveSet:
         cls,
         source: Source,
         application: CompiledApplication,
-        admin: HistoryAdmin,
+        admin: GroupAdminClient,
         cutover: Cutover | None,
         plan: BackfillPlan | None,
         times: Times = "check",

@@ -11,29 +11,24 @@ import hashlib
 from collections.abc import Collection, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from datetime import datetime
-from typing import Literal, Protocol
+from typing import Literal
 
 from headrace.spark_bridge.errors import CannotBackfillError
 from headrace.spark_bridge.plan.job import CompiledApplication
 from headrace.spark_bridge.plan.plan import BackfillPlan
-from headrace.streams.kafka.protocols import TopicFacts, TopicPartition
+from headrace.streams.kafka.protocols import (
+    GroupAdminClient,
+    TopicFacts,
+    TopicPartition,
+)
 from headrace.streams.plan.deployment import Deployment
 from headrace.streams.plan.flow import reached
 from headrace.streams.plan.plan import SubPlan
 from headrace.streams.plan.topic_plan import SubTopologyTopics, plan_internal_topics, topic_names
-from headrace.streams.plan.topics import TopicAdmin, describe_as, prepare_topics
+from headrace.streams.plan.topics import describe_as, prepare_topics
 
 Until = Literal["latest"] | Mapping[TopicPartition, int] | datetime
 """End of the history: the last stable offsets, given offsets, or a time (exclusive)."""
-
-
-class HistoryAdmin(TopicAdmin, Protocol):
-    """Cluster operations for planning, implemented by `headrace.streams.kafka.admin.LiveAdmin`."""
-
-    def offsets_at(
-        self, partitions: Collection[TopicPartition], timestamp_ms: int, *, committed: bool = True
-    ) -> dict[TopicPartition, int | None]:
-        """Return the first offset of each partition at or after a time, or None."""
 
 
 class InputEnds:
@@ -43,7 +38,7 @@ class InputEnds:
         committed: whether the application reads only committed records.
     """
 
-    def __init__(self, admin: HistoryAdmin, *, committed: bool) -> None:
+    def __init__(self, admin: GroupAdminClient, *, committed: bool) -> None:
         self._admin = admin
         self._committed = committed
         self.start_offsets = admin.start_offsets
@@ -57,7 +52,7 @@ class InputEnds:
 
 def make_plan(
     application: CompiledApplication,
-    admin: HistoryAdmin,
+    admin: GroupAdminClient,
     *,
     id: str,  # noqa: A002 - as the public function calls it
     now_ms: int,
@@ -94,7 +89,7 @@ def make_plan(
 
 
 def _topics(
-    application: CompiledApplication, admin: HistoryAdmin, *, create: bool
+    application: CompiledApplication, admin: GroupAdminClient, *, create: bool
 ) -> tuple[dict[str, int], dict[str, str]]:
     """Return the partition counts of all topics, and the ids of all topics except sinks."""
     config = application.config
@@ -137,7 +132,7 @@ def _ids_without(sinks: AbstractSet[str], facts: Mapping[str, TopicFacts]) -> di
 
 
 def ranges(
-    admin: HistoryAdmin | InputEnds,
+    admin: GroupAdminClient | InputEnds,
     tps: Sequence[TopicPartition],
     until: Until,
     cuts: Mapping[TopicPartition, int],

@@ -26,8 +26,7 @@ from typing import Literal, Protocol, get_args
 from headrace.streams.config.settings import BACKFILL_ENDING
 from headrace.streams.errors import BackfillOpenError
 from headrace.streams.kafka.access_errors import GroupDeniedError
-from headrace.streams.kafka.protocols import CommittedOffset, Log, TopicPartition
-from headrace.streams.plan.deployed import OffsetClient
+from headrace.streams.kafka.protocols import CommittedOffset, Log, OffsetClient, TopicPartition
 from headrace.streams.plan.deployment import Deployment
 from headrace.streams.plan.plan import SubPlan
 
@@ -101,7 +100,12 @@ class _Placed(OffsetClient, Protocol):
     """Offsets of groups, implemented by `headrace.streams.kafka.group_offsets.MemberlessGroup`."""
 
     def committed_at(
-        self, group: str, tps: Iterable[TopicPartition], *, decided: bool, topics_max: int
+        self,
+        group: str,
+        tps: Iterable[TopicPartition],
+        *,
+        decided: bool = ...,
+        topics_max: int = ...,
     ) -> dict[TopicPartition, CommittedOffset]:
         """Return a group's offsets at partitions, and at all topics if the cluster is small."""
 

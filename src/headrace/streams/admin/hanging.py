@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import confluent_kafka
 from confluent_kafka import KafkaError, KafkaException
@@ -21,21 +21,10 @@ from headrace.streams.kafka.connectivity import (
     new_consumer,
     new_transactional_producer,
 )
-from headrace.streams.kafka.protocols import TopicPartition
-from headrace.streams.plan.topics import TopicAdmin
+from headrace.streams.kafka.protocols import GroupAdminClient, TopicPartition
 
 KEY = b"headrace.ends-a-transaction"
 """Key of the aborted records; compacted topics reject records without a key."""
-
-
-class TransactionCluster(TopicAdmin, Protocol):
-    """Cluster operations; implemented by `headrace.streams.kafka.group_admin.GroupAdmin`."""
-
-    def partition_counts(self, names: Iterable[str]) -> dict[str, int]:
-        """Return the partition counts of the topics that exist."""
-
-    def undecided_offsets(self, group: str, tps: Iterable[TopicPartition]) -> list[TopicPartition]:
-        """Return the partitions whose offset in the group an open transaction may change."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +50,7 @@ class Undecided:
 
 
 def find_undecided(
-    cluster: TransactionCluster, group: str, topics: Iterable[str], *, inputs: Iterable[str]
+    cluster: GroupAdminClient, group: str, topics: Iterable[str], *, inputs: Iterable[str]
 ) -> Undecided:
     """Ignore missing topics; the group has offsets for the partitions of `inputs`."""
     looked, read = frozenset(topics), frozenset(inputs)

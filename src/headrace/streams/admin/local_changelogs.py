@@ -28,7 +28,6 @@ from headrace.state.rocks import RocksMemory
 from headrace.state.store import Position, TaskState
 from headrace.state.task_state import open_task_state
 from headrace.streams.admin.reset import (
-    AdminCluster,
     changed_since,
     local_errors,
     locked_state,
@@ -39,6 +38,7 @@ from headrace.streams.config.config import StreamsConfig
 from headrace.streams.errors import FatalClientError, ResetRefusedError
 from headrace.streams.kafka.protocols import (
     CommittedOffset,
+    GroupAdminClient,
     Member,
     NewTopic,
     Offsets,
@@ -205,7 +205,7 @@ class LocalChangelogs:
         self,
         config: StreamsConfig,
         plans: Sequence[SubPlan],
-        cluster: AdminCluster,
+        cluster: GroupAdminClient,
         *,
         make_producer: Callable[[], Producer],
         now_ms: Callable[[], int],

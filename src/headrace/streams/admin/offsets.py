@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from headrace.streams.admin.backfill_gate import BackfillNote, open_note
-from headrace.streams.admin.reset import AdminCluster, changed_since, refuse_members, set_offsets
+from headrace.streams.admin.reset import changed_since, refuse_members, set_offsets
 from headrace.streams.errors import ConfigError, ResetRefusedError
 from headrace.streams.kafka.protocols import (
     CommittedOffset,
+    GroupAdminClient,
     Member,
     Offsets,
     OffsetTarget,
@@ -373,7 +374,7 @@ class InputOffsets:
         self,
         application_id: str,
         plans: Sequence[SubPlan],
-        cluster: AdminCluster,
+        cluster: GroupAdminClient,
         *,
         exactly_once: bool,
     ) -> None:

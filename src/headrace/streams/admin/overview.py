@@ -7,11 +7,17 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from headrace.streams.errors import ChangelogUnfinishedError, ResetUnfinishedError
-from headrace.streams.kafka.protocols import CommittedOffset, GroupState, Member, TopicPartition
+from headrace.streams.kafka.protocols import (
+    AdminClient,
+    CommittedOffset,
+    GroupState,
+    Member,
+    TopicPartition,
+)
 from headrace.streams.metrics.snapshots import SkewSnapshot, skew_of
 from headrace.streams.plan.plan import SubPlan, TaskId
 from headrace.streams.plan.progress import OffsetMetadata
-from headrace.streams.plan.topics import TopicAdmin, describe_as
+from headrace.streams.plan.topics import describe_as
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +194,7 @@ def owner_of(
 # Collection of the status from a cluster.
 
 
-def look(application_id: str, plans: Sequence[SubPlan], cluster: TopicAdmin) -> Overview:
+def look(application_id: str, plans: Sequence[SubPlan], cluster: AdminClient) -> Overview:
     """Read the lag of each task: committed offsets first, so that no lag is negative."""
     names = dict.fromkeys(name for plan in plans for name in plan.topics.all_sources)
     facts = describe_as(cluster, names)

@@ -37,7 +37,6 @@ from collections.abc import Set as AbstractSet
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
 from headrace.state.directory import StateDirectory, TaskDirectory
 from headrace.state.errors import StateError, StateLockedError, StoreCorruptedError
@@ -52,6 +51,7 @@ from headrace.streams.kafka.access_errors import GroupDeniedError
 from headrace.streams.kafka.offset_texts import without_mark
 from headrace.streams.kafka.protocols import (
     CommittedOffset,
+    GroupAdminClient,
     Member,
     Offsets,
     OffsetTarget,
@@ -59,10 +59,10 @@ from headrace.streams.kafka.protocols import (
     TopicPartition,
     no_probe,
 )
-from headrace.streams.plan.deployed import Groups, forget
+from headrace.streams.plan.deployed import forget
 from headrace.streams.plan.plan import SubPlan
 from headrace.streams.plan.progress import CHANGELOG_MARK, RESET_MARK, OffsetMetadata, left_out
-from headrace.streams.plan.topics import TopicAdmin, describe_as, partitions_of
+from headrace.streams.plan.topics import describe_as, partitions_of
 from headrace.topology.external_sink import ExternalSink
 from headrace.topology.graph.graph import Node
 
@@ -568,18 +568,6 @@ _BROKEN = (
 """Advice if local files are broken and no changelog contains their rows."""
 
 
-class AdminCluster(TopicAdmin, Groups, Protocol):
-    """Cluster operations on a stopped application; the live implementation is `GroupAdmin`."""
-
-    def delete_topics(self, names: Iterable[str]) -> None:
-        """Delete topics, and wait until they are gone."""
-
-    def offsets_for(
-        self, target: OffsetTarget, tps: Iterable[TopicPartition]
-    ) -> Mapping[TopicPartition, int]:
-        """Return the offset of a target position in each partition."""
-
-
 class Reset:
     """Reset of an application.
 
@@ -593,7 +581,7 @@ class Reset:
         self,
         application_id: str,
         plans: Sequence[SubPlan],
-        cluster: AdminCluster,
+        cluster: GroupAdminClient,
         *,
         state_dir: Path,
         timeout_s: float,
@@ -719,7 +707,12 @@ def changed_since(group: str, *, nothing_was: str = "done") -> ResetRefusedError
 
 
 def set_offsets(
-    cluster: Groups, group: str, offsets: Offsets, *, when: str, again: str = "run it again"
+    cluster: GroupAdminClient,
+    group: str,
+    offsets: Offsets,
+    *,
+    when: str,
+    again: str = "run it again",
 ) -> None:
     """Commit without members, and read back; raise if a worker has overwritten offsets."""
     cluster.set_offsets(group, offsets)

@@ -23,10 +23,12 @@ from headrace.streams.errors import (
 )
 from headrace.streams.kafka.offset_texts import named_places, named_tasks, topic_options
 from headrace.streams.kafka.protocols import (
+    AdminClient,
     Clock,
     CommittedOffset,
     Consumer,
     Log,
+    OffsetClient,
     TopicFacts,
     TopicPartition,
 )
@@ -35,13 +37,13 @@ from headrace.streams.plan.changelog_identity import (
     known_changelogs,
     lost_changelogs,
 )
-from headrace.streams.plan.deployed import DescribedGroups, OffsetClient, topology_group
+from headrace.streams.plan.deployed import topology_group
 from headrace.streams.plan.deployment import Deployment, is_accepted
 from headrace.streams.plan.plan import SubPlan
 from headrace.streams.plan.progress import CHANGELOG_MARK, RESET_MARK, OffsetMetadata
 from headrace.streams.plan.topic_errors import ChangelogLostError
 from headrace.streams.plan.topic_plan import TopicPlan
-from headrace.streams.plan.topics import TopicAdmin, partitions_of
+from headrace.streams.plan.topics import partitions_of
 from headrace.streams.tasks.lost_offsets import (
     Counted,
     ReadBefore,
@@ -87,7 +89,7 @@ class CommittedRecords:
         """Wait briefly, for offsets that are committed right after records."""
         self._clock.sleep(_PAUSE_S)
 
-    def among(self, admin: TopicAdmin, tps: Iterable[TopicPartition]) -> set[TopicPartition]:
+    def among(self, admin: AdminClient, tps: Iterable[TopicPartition]) -> set[TopicPartition]:
         """Return the partitions that contain a committed record now."""
         left = sorted(set(tps))
         for _ in range(_TRIES):
@@ -200,7 +202,7 @@ class LostGroup:
         self,
         config: StreamsConfig,
         plans: Sequence[SubPlan],
-        offsets: DescribedGroups,
+        offsets: OffsetClient,
         records: CommittedRecords,
         deployed: Deployment | None,
         log: Log,
@@ -215,7 +217,7 @@ class LostGroup:
         self._log = log
 
     def __call__(
-        self, admin: TopicAdmin, plan: TopicPlan, facts: Mapping[str, TopicFacts]
+        self, admin: AdminClient, plan: TopicPlan, facts: Mapping[str, TopicFacts]
     ) -> frozenset[TopicPartition]:
         """Return inputs without offsets that were logged; raise under exactly-once."""
         if not any(self._counted.values()):
@@ -258,7 +260,7 @@ class LostGroup:
     # -- proof that tasks have committed -------------------------------------------------------
 
     def _shown(
-        self, admin: TopicAdmin, lost: Lost, found: Found, facts: Mapping[str, TopicFacts]
+        self, admin: AdminClient, lost: Lost, found: Found, facts: Mapping[str, TopicFacts]
     ) -> _ProvenTasks:
         tasks = [task for task in lost if self._counted[task.plan.id]]
         shown = {t for t in tasks if has_run(t.committed(found)) and self._of(t).has_state}
@@ -285,7 +287,7 @@ class LostGroup:
 
     def _meet(
         self,
-        admin: TopicAdmin,
+        admin: AdminClient,
         lost: Lost,
         tps: set[TopicPartition],
         facts: Mapping[str, TopicFacts],
@@ -318,7 +320,7 @@ class LostGroup:
         )
 
     def _effects(
-        self, admin: TopicAdmin, tps: set[TopicPartition], facts: Mapping[str, TopicFacts]
+        self, admin: AdminClient, tps: set[TopicPartition], facts: Mapping[str, TopicFacts]
     ) -> Mapping[str, str]:
         resets = {topic: r for plan in self._plans for topic, r in plan.offset_resets.items()}
         asked = ClusterFacts(admin, dict(facts), begins_earliest(self._config), resets)
@@ -424,7 +426,7 @@ class StartCheck:
         self,
         config: StreamsConfig,
         plans: Sequence[SubPlan],
-        offsets: DescribedGroups,
+        offsets: OffsetClient,
         records: CommittedRecords,
         deployed: Deployment | None,
         log: Log,
@@ -441,7 +443,7 @@ class StartCheck:
         self._log = log
 
     def begin(
-        self, admin: TopicAdmin, plan: TopicPlan, facts: Mapping[str, TopicFacts]
+        self, admin: AdminClient, plan: TopicPlan, facts: Mapping[str, TopicFacts]
     ) -> frozenset[TopicPartition]:
         """Run all checks; return the inputs without offsets that were logged."""
         if self._described is not None:
@@ -452,7 +454,7 @@ class StartCheck:
             self(admin, plan)
         return told
 
-    def __call__(self, admin: TopicAdmin, plan: TopicPlan) -> None:
+    def __call__(self, admin: AdminClient, plan: TopicPlan) -> None:
         """Raise if topics to create were deleted, or if an unknown topology's topics exist."""
         new = [topic.name for topic in plan.create]
         texts = self._texts_of_what_was_read(admin)
@@ -475,7 +477,7 @@ class StartCheck:
                 return
             raise ChangelogLostError(lost, code=code)
 
-    def require_same(self, admin: TopicAdmin, facts: Mapping[str, TopicFacts]) -> None:
+    def require_same(self, admin: AdminClient, facts: Mapping[str, TopicFacts]) -> None:
         """Raise if changelogs were re-created; tasks also check this when they start."""
         texts = self._texts_of_what_was_read(admin)
         lost: dict[str, str] = {}
@@ -487,7 +489,7 @@ class StartCheck:
         if lost:
             raise ChangelogLostError(lost, stores=lost.values())
 
-    def _texts_of_what_was_read(self, admin: TopicAdmin) -> dict[str, list[str]]:
+    def _texts_of_what_was_read(self, admin: AdminClient) -> dict[str, list[str]]:
         inputs = {sub.id: sub.topics.all_sources for sub in self._plans}
         facts = admin.describe(dict.fromkeys(name for some in inputs.values() for name in some))
         committed = self._offsets.committed_at(self._group, partitions_of(facts, facts))
@@ -515,7 +517,7 @@ class StartCheck:
         had = {s.name for s in self._deployed.stores if s.logged and not s.source}
         return [topic for store, topic in sub.changelogs.items() if store in had]
 
-    def _are_unclaimed(self, admin: TopicAdmin, plan: TopicPlan, new: Sequence[str]) -> bool:
+    def _are_unclaimed(self, admin: AdminClient, plan: TopicPlan, new: Sequence[str]) -> bool:
         """Return whether unclaimed internal topics exist and are accepted; else raise."""
         unclaimed = self._unclaimed(admin)
         if not unclaimed:
@@ -536,7 +538,7 @@ class StartCheck:
         told = [f"{kind}: {', '.join(names) or 'none'}" for kind, names in lists.items()]
         raise TopologyChangedError([what, *told], code)
 
-    def _unclaimed(self, admin: TopicAdmin) -> list[str]:
+    def _unclaimed(self, admin: AdminClient) -> list[str]:
         """Return unclaimed internal topics, without topics of applications with a longer id."""
         found = ApplicationTopics.of(self._plans).leftovers(self._group, admin.names())
         longer = [g for g in admin.groups() if g.startswith(f"{self._group}-")]

@@ -13,7 +13,7 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, TypeVar
 
 import confluent_kafka
 import confluent_kafka.admin
@@ -185,7 +185,7 @@ _PROGRESS_SLICE_S = 0.25
 class BoundedProducer(confluent_kafka.Producer):
     """A transactional producer whose calls have a time limit; see the comment above."""
 
-    hearing: Hearing | None = None
+    hearing: BrokerState | None = None
     """Receives this client's errors, and knows when a connection was lost."""
 
     def send_offsets_to_transaction(
@@ -284,11 +284,11 @@ call within 0.01 s
         raise failures[0]
 
 
-# Creation of all Kafka clients, so that each reports to a `Hearing`.
+# Creation of all Kafka clients, so that each reports to a `BrokerState`.
 #
 # A client reports errors by a callback, and their reasons by its log. Both are passed to a
-# `Hearing`; log lines that are not about brokers become log events. Callbacks run while a client is
-# polled.
+# `BrokerState`; log lines that are not about brokers become log events. Callbacks run while a
+# client is polled.
 
 
 # The package offers this class without declaring it, which a strict type check refuses.
@@ -297,41 +297,25 @@ _AdminClient: Any = confluent_kafka.admin.AdminClient
 T = TypeVar("T")
 
 
-class Hearing(Protocol):
-    """Receiver of the errors and log lines of Kafka clients."""
-
-    def heard(self, error: KafkaError) -> None:
-        """Handle an error that belongs to no call."""
-
-    def logged(self, level: int, facility: str, text: str) -> None:
-        """Handle a log line of a client, with the level of Python's logging."""
-
-    def met(self) -> Sequence[str]:
-        """Return known brokers of the cluster, each as host:port."""
-
-    def failed_s(self) -> float | None:
-        """Return when a connection was last lost, by the monotonic clock; None if never."""
-
-
-def new_consumer(config: Mapping[str, Any], hearing: Hearing) -> confluent_kafka.Consumer:
+def new_consumer(config: Mapping[str, Any], hearing: BrokerState) -> confluent_kafka.Consumer:
     """Raise ConfigError if librdkafka rejects the settings, like the functions below."""
     with _settings_of("consumer."):
         return BoundedConsumer(_listening(config, hearing))
 
 
-def new_producer(config: Mapping[str, Any], hearing: Hearing) -> confluent_kafka.Producer:
+def new_producer(config: Mapping[str, Any], hearing: BrokerState) -> confluent_kafka.Producer:
     with _settings_of("producer."):
         return confluent_kafka.Producer(_listening(config, hearing))
 
 
-def new_transactional_producer(config: Mapping[str, Any], hearing: Hearing) -> BoundedProducer:
+def new_transactional_producer(config: Mapping[str, Any], hearing: BrokerState) -> BoundedProducer:
     with _settings_of("producer."):
         producer = BoundedProducer(_listening(config, hearing))
     producer.hearing = hearing
     return producer
 
 
-def new_admin(config: Mapping[str, Any], hearing: Hearing) -> Any:
+def new_admin(config: Mapping[str, Any], hearing: BrokerState) -> Any:
     with _settings_of("admin."):
         return _AdminClient(_listening(config, hearing))
 
@@ -353,7 +337,7 @@ def _settings_of(prefix: str) -> Iterator[None]:
         raise ConfigError(f"{prefix}: {error.args[0].str()}") from error
 
 
-def _listening(config: Mapping[str, Any], hearing: Hearing) -> dict[str, Any]:
+def _listening(config: Mapping[str, Any], hearing: BrokerState) -> dict[str, Any]:
     """Add callbacks, which also call the callbacks of the user, and reveal secrets."""
     found = revealed(config)
     theirs = found.get("error_cb")
@@ -380,7 +364,7 @@ def servers_of(config: Mapping[str, Any], met: Sequence[str]) -> list[str]:
 class _LibrdkafkaLog:
     """Logger for librdkafka that forwards its log lines."""
 
-    def __init__(self, hearing: Hearing) -> None:
+    def __init__(self, hearing: BrokerState) -> None:
         self._hearing = hearing
 
     def log(self, level: int, _: str, facility: str, client: str, text: str) -> None:  # noqa: ARG002
@@ -498,7 +482,7 @@ _ALARMING = frozenset(
 
 
 class BrokerState:
-    """Failures of brokers reported by clients (see `headrace.streams.kafka.connectivity.Hearing`).
+    """Failures of brokers, from the errors and log lines of Kafka clients.
 
     `met` has the known brokers of the cluster, each as host:port.
     """
@@ -512,9 +496,11 @@ class BrokerState:
         """The last topic that a transaction was not authorized to write; errors do not name it."""
 
     def heard(self, error: KafkaError) -> None:
+        """Handle an error that belongs to no call."""
         self._note(error.str())
 
     def logged(self, level: int, facility: str, text: str) -> None:
+        """Handle a log line of a client, with the level of Python's logging."""
         denied = _DENIED_TOPIC.search(text)
         if denied is not None:
             self.denied_topic = denied[1]
@@ -535,6 +521,7 @@ class BrokerState:
         return self._met
 
     def failed_s(self) -> float | None:
+        """Return when a connection was last lost, by the monotonic clock; None if never."""
         return self._failed_s
 
     def is_given_up(self) -> bool:

@@ -28,6 +28,7 @@ from headrace.streams.errors import (
 from headrace.streams.kafka.clocks import SystemClock
 from headrace.streams.kafka.connectivity import BrokerState, new_consumer
 from headrace.streams.kafka.denials import denial
+from headrace.streams.kafka.group_offsets import client_offsets, tp_of
 from headrace.streams.kafka.headers import read_headers
 from headrace.streams.kafka.offset_texts import text_of
 from headrace.streams.kafka.protocols import (
@@ -67,6 +68,7 @@ _LOST = frozenset(
         KafkaError.OFFSET_OUT_OF_RANGE,
     }
 )
+_RAISED = {Reaction.REJOIN: MemberFencedError, Reaction.MIGRATED: TaskMigratedError}
 
 
 class LiveConsumer:
@@ -119,7 +121,7 @@ class LiveConsumer:
             # A replaced client may be assigned partitions during its close; ignore them.
             if self._client is current and not is_over:
                 with self._calling_back():
-                    listener.on_assigned(_places(partitions))
+                    listener.on_assigned([*map(tp_of, partitions)])
 
         def revoked(client: Any, partitions: Any) -> None:
             take_away(client, partitions, listener.on_revoked)
@@ -133,7 +135,7 @@ class LiveConsumer:
             try:
                 if self._client is current and not self._is_closing:
                     with self._calling_back():
-                        tell(_places(partitions))
+                        tell([*map(tp_of, partitions)])
             finally:
                 # Otherwise the client does so itself, and its errors there cannot be caught.
                 client.incremental_unassign([])
@@ -253,10 +255,10 @@ class LiveConsumer:
             if position.error is not None:
                 if reaction_to(position.error, "query") is Reaction.RETRY:
                     return None
-                tp = _place(position)
+                tp = tp_of(position)
                 self._raise(position.error, f"committed offset of {tp}", topic=tp.topic)
             known = position.offset >= 0
-            result[_place(position)] = (
+            result[tp_of(position)] = (
                 CommittedOffset(position.offset, text_of(position)) if known else None
             )
         return result
@@ -270,11 +272,11 @@ class LiveConsumer:
         if self._is_called_back:
             return {}
         found = self._client.position(_positions(partitions))
-        return {_place(position): position.offset for position in found if position.offset >= 0}
+        return {tp_of(position): position.offset for position in found if position.offset >= 0}
 
     def lag(self, tp: TopicPartition, next_offset: int) -> int | None:
         """Return None until the first fetch response of the partition."""
-        ends = self._client.get_watermark_offsets(_position(tp), cached=True)
+        ends = self._client.get_watermark_offsets(confluent_kafka.TopicPartition(*tp), cached=True)
         if ends is None or ends[1] < 0:
             return None
         return max(0, int(ends[1]) - next_offset)
@@ -289,10 +291,7 @@ class LiveConsumer:
             return None
 
     def commit(self, offsets: Offsets) -> None:
-        wanted = [
-            confluent_kafka.TopicPartition(tp.topic, tp.partition, c.offset, c.metadata)
-            for tp, c in offsets.items()
-        ]
+        wanted = client_offsets(offsets)
         member, begun_s = self.member_id(), self._clock.monotonic_s()
         deadline = begun_s + self._timeout_s
         while True:
@@ -425,9 +424,9 @@ def _raise_if_final(
 
 def _raise_fatal(error: KafkaError, where: str) -> NoReturn:
     # The error is delivered once, as a message; only its text has the cause.
-    if "static consumer fenced" in error.str().lower():
-        raise MemberFencedError(f"consumer, {where}: {error.str()}")
-    raise FatalClientError(f"consumer, {where}: {error.str()}")
+    is_fenced = "static consumer fenced" in error.str().lower()
+    kind = MemberFencedError if is_fenced else FatalClientError
+    raise kind(f"consumer, {where}: {error.str()}")
 
 
 def _raise(
@@ -446,24 +445,9 @@ def _raise(
         raise denial(error, config, topic=topic, right="Read")
     if reaction is Reaction.MISCONFIGURED:
         raise wrong_setting(error, f"consumer, {where}")
-    if reaction is Reaction.REJOIN:
-        raise MemberFencedError(f"consumer, {where}: {error.str()}")
-    if reaction is Reaction.MIGRATED:
-        raise TaskMigratedError(f"consumer, {where}: {error.str()}")
-    raise FatalClientError(f"consumer, {where}: {error.str()}")
-
-
-def _place(position: confluent_kafka.TopicPartition) -> TopicPartition:
-    return TopicPartition(position.topic, position.partition)
-
-
-def _places(positions: Iterable[confluent_kafka.TopicPartition]) -> list[TopicPartition]:
-    return [_place(position) for position in positions]
-
-
-def _position(tp: TopicPartition) -> confluent_kafka.TopicPartition:
-    return confluent_kafka.TopicPartition(tp.topic, tp.partition)
+    kind = _RAISED.get(reaction, FatalClientError)
+    raise kind(f"consumer, {where}: {error.str()}")
 
 
 def _positions(tps: Iterable[TopicPartition]) -> list[confluent_kafka.TopicPartition]:
-    return [_position(tp) for tp in tps]
+    return [confluent_kafka.TopicPartition(*tp) for tp in tps]

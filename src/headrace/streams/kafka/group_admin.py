@@ -13,7 +13,7 @@ from headrace.streams.errors import FatalClientError, MissingTopicError, ResetRe
 from headrace.streams.kafka.admin import LiveAdmin
 from headrace.streams.kafka.connectivity import answered
 from headrace.streams.kafka.denials import DENIED, denial
-from headrace.streams.kafka.group_offsets import client_offsets, offsets_of, place_of
+from headrace.streams.kafka.group_offsets import client_offsets, offsets_of, tp_of
 from headrace.streams.kafka.protocols import (
     CommittedOffset,
     GroupState,
@@ -71,7 +71,7 @@ class GroupAdmin(LiveAdmin):
         give_up_at = time.monotonic() + self._timeout_s
         while True:
             listed = self._committed(group, decided=decided)
-            found = [p for p in listed if only is None or place_of(p) in only]
+            found = [p for p in listed if only is None or tp_of(p) in only]
             failed = [p for p in found if p.error is not None]
             if not failed:
                 return offsets_of(found)
@@ -89,7 +89,7 @@ class GroupAdmin(LiveAdmin):
         # Partitions without a committed offset are included only if they are named.
         named = [confluent_kafka.TopicPartition(*tp) for tp in tps]
         found = self._committed(group, decided=True, named=named) if named else []
-        return [place_of(p) for p in found if p.error is not None]
+        return [tp_of(p) for p in found if p.error is not None]
 
     def _committed(self, group: str, *, decided: bool, named: list[Any] | None = None) -> list[Any]:
         # librdkafka crashes the process if the broker that receives the offset request is not the

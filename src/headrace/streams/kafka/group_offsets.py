@@ -34,7 +34,7 @@ _WAIT_S = 0.2
 class MemberlessGroup:
     """Client that reads and commits offsets of a group without joining it.
 
-    It implements `headrace.streams.plan.deployed.DescribedGroups`. `config` has no group.
+    It implements `headrace.streams.kafka.protocols.OffsetClient`. `config` has no group.
     """
 
     def __init__(
@@ -166,7 +166,7 @@ def _behind(consumer: confluent_kafka.Consumer, error: KafkaError) -> KafkaError
     return error
 
 
-def place_of(position: confluent_kafka.TopicPartition) -> TopicPartition:
+def tp_of(position: confluent_kafka.TopicPartition) -> TopicPartition:
     return TopicPartition(position.topic, position.partition)
 
 
@@ -181,7 +181,7 @@ def offsets_of(
     tps: Iterable[confluent_kafka.TopicPartition],
 ) -> dict[TopicPartition, CommittedOffset]:
     return {
-        place_of(p): CommittedOffset(p.offset, text_of(p))
+        tp_of(p): CommittedOffset(p.offset, text_of(p))
         for p in tps
         if p.error is None and p.offset >= 0
     }

@@ -30,6 +30,7 @@ from headrace.streams.errors import (
     RecordRefusedError,
     RecordTooLargeError,
     StopRequestedError,
+    StreamsError,
     TaskMigratedError,
     record_size,
 )
@@ -61,6 +62,14 @@ TOO_LARGE = frozenset(
 GONE = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC})
 
 _LIMIT_KEPT_S = 1.0
+_RAISED: Mapping[Reaction, type[StreamsError]] = {
+    Reaction.REJOIN: MemberFencedError,
+    Reaction.FENCED: ProducerFencedError,
+    Reaction.MIGRATED: TaskMigratedError,
+    Reaction.ABORT: AbortableError,
+    Reaction.REPLACE: OutcomeUnknownError,
+    Reaction.RETRY: OutcomeUnknownError,
+}
 
 Rows = Sequence[tuple[bytes, "bytes | None", int]]
 MakeClient = Callable[[dict[str, Any]], confluent_kafka.Producer]
@@ -212,8 +221,7 @@ class LiveProducer:
 
     def _drop(self) -> None:
         self._client.purge()
-        with contextlib.suppress(KafkaException):
-            self._client.poll(0)
+        self._poll_quietly()
 
     def _highest_ms(self) -> int:
         return self._time_limits.highest_ms(self._clock.now_ms())
@@ -305,22 +313,14 @@ class LiveProducer:
             raise denial(cause, self._config, topic=topic, group=self._group) from error
         if reaction is Reaction.MISCONFIGURED:
             raise wrong_setting(cause, f"producer, {call}") from error
-        if reaction is Reaction.REJOIN:
-            raise MemberFencedError(f"producer, {call}: {cause.str()}") from error
-        if reaction is Reaction.FENCED:
-            raise ProducerFencedError(f"producer, {call}: {cause.str()}") from error
-        if reaction is Reaction.MIGRATED:
-            raise TaskMigratedError(f"producer, {call}: {cause.str()}") from error
         if reaction is Reaction.REFUSED:
             found = _REFUSED_AT.search(cause.str())
             topic, partition = (found[1], int(found[2])) if found else (None, None)
             raise self._refused(cause, topic, partition) from error
-        if reaction is Reaction.ABORT:
-            raise AbortableError(f"producer, {call}: {cause.str()}") from error
-        if reaction in (Reaction.REPLACE, Reaction.RETRY):
+        kind = _RAISED.get(reaction, FatalClientError)
+        if kind is OutcomeUnknownError:
             self._contact.doubt()
-            raise OutcomeUnknownError(f"producer, {call}: {cause.str()}") from error
-        raise FatalClientError(f"producer, {call}: {cause.str()}") from error
+        raise kind(f"producer, {call}: {cause.str()}") from error
 
     def _refused(
         self, cause: KafkaError, topic: str | None, partition: int | None

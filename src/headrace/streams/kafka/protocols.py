@@ -396,6 +396,115 @@ def policies_of(policy: str) -> frozenset[str]:
     return frozenset(part.strip() for part in policy.split(",") if part.strip())
 
 
+# Admin clients.
+
+
+class AdminClient(Protocol):
+    """Admin client of the runtime (live: `headrace.streams.kafka.admin.LiveAdmin`).
+
+    Every call is retried after temporary errors. It raises an error of `headrace.streams.errors`
+    after other errors, or after its time limit.
+    """
+
+    def describe(self, names: Iterable[str]) -> dict[str, TopicFacts]:
+        """Return the facts of the topics that exist."""
+
+    def partition_counts(self, names: Iterable[str]) -> dict[str, int]:
+        """Return the partition counts of the topics that exist."""
+
+    def ask_ids(self, topics: Sequence[str]) -> Callable[[float], Mapping[str, str] | None]:
+        """Request the ids of topics, and return a function that waits for the response.
+
+        Its argument is the time to wait in seconds, and it returns None without a response. Topics
+        that do not exist are missing in the result. Nothing is retried or raised.
+        """
+
+    def names(self) -> frozenset[str]:
+        """Return all topics visible to this client, for suggestions; empty if unknown."""
+
+    def groups(self) -> frozenset[str]:
+        """Return all groups visible to this client; empty if unknown."""
+
+    def create(self, topics: Sequence[NewTopic]) -> None:
+        """Create topics, and leave existing topics unchanged."""
+
+    def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return the high watermarks: the offset after the last record, committed or not."""
+
+    def stable_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return the last stable offsets: no transaction before them is open."""
+
+    def start_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return the offset of the first record that still exists."""
+
+    def delete_records(self, before: Mapping[TopicPartition, int]) -> None:
+        """Delete the records before these offsets."""
+
+    def alter_config(self, topic: str, config: Mapping[str, str | None]) -> None:
+        """Set some configs of a topic and leave the rest; None restores the default."""
+
+    def broker_configs(self, name: str) -> Sequence[str]:
+        """Return each broker's value of a setting, without retries."""
+
+    def assigned(self, group: str) -> frozenset[TopicPartition] | None:
+        """Return the partitions assigned to a group's members, or None in an unstable group."""
+
+    def committed_offsets(
+        self, group: str, partitions: Iterable[TopicPartition]
+    ) -> Mapping[TopicPartition, CommittedOffset]:
+        """Return a group's committed offsets with their metadata, where an offset was committed."""
+
+    def group_state(self, group: str) -> GroupState:
+        """Return the state of a group and the assignment of its members."""
+
+
+class OffsetClient(Protocol):
+    """Offsets of consumer groups, without being a member (live: `MemberlessGroup`)."""
+
+    def committed(self, group: str, *, decided: bool) -> dict[TopicPartition, CommittedOffset]:
+        """Return all committed offsets of a group.
+
+        With `decided`, wait until no open transaction may change an offset.
+        """
+
+    def committed_at(
+        self, group: str, tps: Iterable[TopicPartition], *, decided: bool = ...
+    ) -> dict[TopicPartition, CommittedOffset]:
+        """Return a group's committed offsets of the given partitions."""
+
+    def set_offsets(self, group: str, offsets: Offsets) -> None:
+        """Commit offsets of a group without members."""
+
+
+class GroupAdminClient(AdminClient, OffsetClient, Protocol):
+    """Admin client for operations on a stopped application (live: `GroupAdmin`)."""
+
+    def offsets_at(
+        self, partitions: Iterable[TopicPartition], timestamp_ms: int, *, committed: bool = True
+    ) -> dict[TopicPartition, int | None]:
+        """Return the first offset of each partition at or after a time, or None."""
+
+    def offsets_for(
+        self, target: OffsetTarget, tps: Iterable[TopicPartition]
+    ) -> Mapping[TopicPartition, int]:
+        """Return the offset of a target position in each partition."""
+
+    def members(self, group: str) -> tuple[Member, ...]:
+        """Return the members of a group."""
+
+    def undecided_offsets(self, group: str, tps: Iterable[TopicPartition]) -> list[TopicPartition]:
+        """Return the partitions whose offset in the group an open transaction may change."""
+
+    def delete_topics(self, names: Iterable[str]) -> None:
+        """Delete topics, and wait until they are gone."""
+
+    def delete_groups(self, names: Iterable[str]) -> None:
+        """Delete groups without members, with all their offsets."""
+
+    def transaction_timeout_max_ms(self) -> int:
+        """Return the maximum transaction.timeout.ms of the brokers."""
+
+
 # Protocol of the tracer of commits and their records.
 
 

@@ -13,6 +13,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from headrace.streams.errors import OutcomeUnknownError
 from headrace.streams.kafka.connectivity import new_transactional_producer
+from headrace.streams.kafka.group_offsets import client_offsets
 from headrace.streams.kafka.producer import LiveProducer, Rows
 from headrace.streams.kafka.protocols import GroupMetadata, Offsets, TopicPartition
 from headrace.topology.context.environment import Headers
@@ -114,23 +115,12 @@ class TransactionalProducer(LiveProducer):
         """The delivery report of the last record has the end offset."""
         self._check_rows(tp.topic, rows)
         self._send_rows(tp, rows[:-1])
-        key, value, timestamp = rows[-1]
-        self._send_reported(tp, key, value, timestamp, last_headers)
-
-    def _send_reported(
-        self,
-        tp: TopicPartition,
-        key: bytes,
-        value: bytes | None,
-        timestamp: int,
-        headers: Headers | None,
-    ) -> None:
-        topic, partition = tp
+        (topic, partition), (key, value, timestamp) = tp, rows[-1]
         reported = partial(self._reported, self._number)
         produce: Callable[..., None] = self._client.produce
         while True:
             try:
-                produce(topic, value, key, partition, reported, None, timestamp or 1, headers)
+                produce(topic, value, key, partition, reported, None, timestamp or 1, last_headers)
             except BufferError:
                 self._wait_for_room()
                 continue
@@ -151,10 +141,7 @@ class TransactionalProducer(LiveProducer):
 
     def send_offsets(self, offsets: Offsets, metadata: GroupMetadata) -> None:
         """Add input offsets to the transaction, fenced by the group membership."""
-        positions = [
-            confluent_kafka.TopicPartition(tp.topic, tp.partition, c.offset, c.metadata)
-            for tp, c in offsets.items()
-        ]
+        positions = client_offsets(offsets)
         self._call(
             "offsets",
             self._client.send_offsets_to_transaction,

@@ -10,7 +10,7 @@ import confluent_kafka.admin
 from confluent_kafka import KafkaException
 
 from headrace.streams.errors import ConfigError, FatalClientError
-from headrace.streams.kafka.asking import REFUSED
+from headrace.streams.kafka.admin import REFUSED
 from headrace.streams.kafka.connectivity import answered
 from headrace.streams.kafka.denials import DENIED, denial
 from headrace.streams.kafka.group_admin import GroupAdmin

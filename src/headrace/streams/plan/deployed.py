@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Protocol, Self
+from typing import Self
 
 from headrace.streams.config.config import StreamsConfig
 from headrace.streams.config.settings import TOPOLOGY_ENDING
@@ -27,7 +27,13 @@ from headrace.streams.errors import (
     TopologyChangedError,
 )
 from headrace.streams.kafka.access_errors import AccessError, GroupDeniedError
-from headrace.streams.kafka.protocols import CommittedOffset, Log, Member, Offsets, TopicPartition
+from headrace.streams.kafka.protocols import (
+    CommittedOffset,
+    Log,
+    OffsetClient,
+    Offsets,
+    TopicPartition,
+)
 from headrace.streams.plan.deployment import Deployment, change_code, is_accepted
 from headrace.streams.plan.deployment_changes import changes
 from headrace.streams.plan.ownership import TopicOwnership
@@ -45,35 +51,6 @@ VERSIONS_MAX = 8
 """Maximum number of compatible versions in a description; all other versions are refused."""
 LAST_WRITE_S = 5.0
 """Maximum time in seconds that a stop waits for a write in progress."""
-
-
-class OffsetClient(Protocol):
-    """Offsets of consumer groups, read and written without being a member."""
-
-    def committed(self, group: str, *, decided: bool) -> dict[TopicPartition, CommittedOffset]:
-        """Return all committed offsets of a group.
-
-        With `decided`, wait until no open transaction may change an offset.
-        """
-
-    def set_offsets(self, group: str, offsets: Offsets) -> None:
-        """Commit offsets of a group without members."""
-
-
-class DescribedGroups(OffsetClient, Protocol):
-    """Cluster that stores the description; the live implementation is `MemberlessGroup`."""
-
-    def committed_at(
-        self, group: str, tps: Iterable[TopicPartition], *, decided: bool = ...
-    ) -> dict[TopicPartition, CommittedOffset]:
-        """Return a group's committed offsets of the given partitions."""
-
-
-class Groups(OffsetClient, Protocol):
-    """Consumer groups with their members; the live implementation is `GroupAdmin`."""
-
-    def members(self, group: str) -> tuple[Member, ...]:
-        """Return the members of a group."""
 
 
 def topology_group(application_id: str) -> str:
@@ -100,7 +77,7 @@ class DeployedTopology:
         self,
         config: StreamsConfig,
         plans: Sequence[SubPlan],
-        cluster: DescribedGroups,
+        cluster: OffsetClient,
         log: Log,
         *,
         wait: Callable[[float], bool] | None = None,

@@ -22,7 +22,7 @@ from headrace.streams.config.config import StreamsConfig
 from headrace.streams.config.endpoints import version_of
 from headrace.streams.errors import FatalClientError, StopRequestedError, VersionConflictError
 from headrace.streams.kafka.access_errors import GroupDeniedError
-from headrace.streams.kafka.protocols import Clock, GroupState, Log, Member, TopicFacts
+from headrace.streams.kafka.protocols import AdminClient, Clock, GroupState, Log, Member, TopicFacts
 from headrace.streams.plan.deployed import DeployedTopology
 from headrace.streams.plan.deployment import Deployment
 from headrace.streams.plan.ownership import (
@@ -34,7 +34,6 @@ from headrace.streams.plan.ownership import (
 )
 from headrace.streams.plan.plan import SubPlan
 from headrace.streams.plan.topic_plan import TopicPlan
-from headrace.streams.plan.topics import TopicAdmin
 
 WAIT_MORE_S = 5.0
 """Seconds to wait for killed members in addition to the session timeout."""
@@ -76,7 +75,7 @@ class LiveVersions:
         self._clock = clock
         self._log = log
         self._stopping = stopping
-        self._admin: TopicAdmin | None = None
+        self._admin: AdminClient | None = None
         self._own = TopicOwnership({}, {}, {}, {})
         self._identity = ""
         self._reported_within_s = config.task_timeout_ms / 1000
@@ -87,7 +86,7 @@ class LiveVersions:
     def version(self) -> str:
         return self._own.version
 
-    def settle(self, admin: TopicAdmin, plan: TopicPlan, facts: Mapping[str, TopicFacts]) -> None:
+    def settle(self, admin: AdminClient, plan: TopicPlan, facts: Mapping[str, TopicFacts]) -> None:
         """Choose the subscribed topics; wait until no member conflicts, or raise if it remains."""
         self._admin = admin
         partitions = {name: found.partitions for name, found in facts.items()}

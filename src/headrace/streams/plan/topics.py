@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from typing import Any, Protocol
+from typing import Any
 
 from headrace.state.log import get_logger
 from headrace.streams.errors import (
@@ -21,9 +21,7 @@ from headrace.streams.errors import (
 )
 from headrace.streams.kafka.access_errors import AccessError
 from headrace.streams.kafka.protocols import (
-    CommittedOffset,
-    GroupState,
-    NewTopic,
+    AdminClient,
     TopicFacts,
     TopicPartition,
 )
@@ -72,67 +70,6 @@ _log = get_logger()
 BeforeCreate = Callable[[TopicPlan, Mapping[str, TopicFacts]], None]
 
 
-class TopicAdmin(Protocol):
-    """Admin client of the runtime (live: `headrace.streams.kafka.admin.LiveAdmin`).
-
-    Every call is retried after temporary errors. It raises an error of `headrace.streams.errors`
-    after other errors, or after its time limit.
-    """
-
-    def describe(self, names: Iterable[str]) -> dict[str, TopicFacts]:
-        """Return the facts of the topics that exist."""
-
-    def ask_ids(self, topics: Sequence[str]) -> Callable[[float], Mapping[str, str] | None]:
-        """Request the ids of topics, and return a function that waits for the response.
-
-        Its argument is the time to wait in seconds, and it returns None without a response. Topics
-        that do not exist are missing in the result. Nothing is retried or raised.
-        """
-
-    def names(self) -> frozenset[str]:
-        """Return all topics visible to this client, for suggestions; empty if unknown."""
-
-    def groups(self) -> frozenset[str]:
-        """Return all groups visible to this client; empty if unknown."""
-
-    def create(self, topics: Sequence[NewTopic]) -> None:
-        """Create topics, and leave existing topics unchanged."""
-
-    def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the high watermarks: the offset after the last record, committed or not."""
-
-    def stable_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the last stable offsets: no transaction before them is open."""
-
-    def start_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the offset of the first record that still exists."""
-
-    def delete_records(self, before: Mapping[TopicPartition, int]) -> None:
-        """Delete the records before these offsets."""
-
-    def alter_config(self, topic: str, config: Mapping[str, str | None]) -> None:
-        """Set some configs of a topic and leave the rest; None restores the default."""
-
-    def broker_configs(self, name: str) -> Sequence[str]:
-        """Return each broker's value of a setting, without retries."""
-
-    def assigned(self, group: str) -> frozenset[TopicPartition] | None:
-        """Return the partitions assigned to a group's members, or None in an unstable group."""
-
-    def committed_offsets(
-        self, group: str, partitions: Iterable[TopicPartition]
-    ) -> Mapping[TopicPartition, CommittedOffset]:
-        """Return a group's committed offsets with their metadata, where an offset was committed."""
-
-    def group_state(self, group: str) -> GroupState:
-        """Return the state of a group and the assignment of its members."""
-
-    def progress(
-        self, group: str, partitions: Iterable[TopicPartition]
-    ) -> dict[TopicPartition, int]:
-        """Return committed offsets, also while transactions are open; leave out missing offsets."""
-
-
 def partitions_of(names: Iterable[str], facts: Mapping[str, TopicFacts]) -> list[TopicPartition]:
     """Return all partitions of the topics that exist."""
     return [
@@ -144,7 +81,7 @@ def partitions_of(names: Iterable[str], facts: Mapping[str, TopicFacts]) -> list
 
 
 def prepare_topics(
-    admin: TopicAdmin,
+    admin: AdminClient,
     sub_topologies: Sequence[SubTopologyTopics],
     *,
     replication_factor: int,
@@ -171,7 +108,9 @@ def prepare_topics(
     return ensure_topics(admin, plan, timeout_s=timeout_s)
 
 
-def ensure_topics(admin: TopicAdmin, plan: TopicPlan, *, timeout_s: float) -> dict[str, TopicFacts]:
+def ensure_topics(
+    admin: AdminClient, plan: TopicPlan, *, timeout_s: float
+) -> dict[str, TopicFacts]:
     """Create missing topics, wait until they appear, check all, and return the facts of all."""
     if plan.create:
         admin.create(plan.create)
@@ -195,7 +134,7 @@ def ensure_topics(admin: TopicAdmin, plan: TopicPlan, *, timeout_s: float) -> di
 
 
 def recheck_topics(
-    admin: TopicAdmin,
+    admin: AdminClient,
     sub_topologies: Sequence[SubTopologyTopics],
     before: Mapping[str, TopicFacts],
 ) -> dict[str, TopicFacts]:
@@ -238,7 +177,7 @@ def recheck_topics(
 
 
 def recheck_global_topics(
-    admin: TopicAdmin, names: Sequence[str], before: Mapping[str, TopicFacts]
+    admin: AdminClient, names: Sequence[str], before: Mapping[str, TopicFacts]
 ) -> dict[str, TopicFacts]:
     """Check the topics of global tables; their partition counts may have grown."""
     facts = admin.describe(names) if names else {}
@@ -259,7 +198,7 @@ def recheck_global_topics(
 
 
 def describe_twice(
-    admin: TopicAdmin,
+    admin: AdminClient,
     names: Iterable[str],
     expected: AbstractSet[str],
     *,
@@ -275,7 +214,7 @@ def describe_twice(
 
 
 def describe_as(
-    admin: TopicAdmin, names: Iterable[str], *, written: AbstractSet[str] = frozenset()
+    admin: AdminClient, names: Iterable[str], *, written: AbstractSet[str] = frozenset()
 ) -> dict[str, TopicFacts]:
     """Describe topics; name the ACL if it is denied: Write for topics in `written`, else Read."""
     try:

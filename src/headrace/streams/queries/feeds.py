@@ -17,8 +17,7 @@ import msgspec
 from headrace.state.log import get_logger
 from headrace.streams.config.config import StreamsConfig
 from headrace.streams.errors import OffsetLostError, StreamsError
-from headrace.streams.kafka.protocols import Consumer, ReceivedMessage, TopicPartition
-from headrace.streams.plan.topics import TopicAdmin
+from headrace.streams.kafka.protocols import AdminClient, Consumer, ReceivedMessage, TopicPartition
 from headrace.streams.queries.change import DecodedChange
 from headrace.streams.queries.errors import (
     NotReadableError,
@@ -170,7 +169,7 @@ class FeedCluster(Protocol):
     """Access to the cluster that has the changes."""
 
     @property
-    def admin(self) -> TopicAdmin:
+    def admin(self) -> AdminClient:
         """The admin client."""
 
     def committed(self) -> Consumer:
@@ -344,7 +343,7 @@ class LiveCluster:
         from headrace.streams.kafka.consumer import LiveConsumer
 
         timeout_s = config.task_timeout_ms / 1000
-        self.admin: TopicAdmin = LiveAdmin(config.admin_config(), timeout_s=timeout_s)
+        self.admin: AdminClient = LiveAdmin(config.admin_config(), timeout_s=timeout_s)
         committed = config.restore_config()
         every = {**committed, "isolation.level": "read_uncommitted"}
         self.committed = partial(LiveConsumer, committed, timeout_s=timeout_s)
@@ -563,7 +562,7 @@ def _by_partition(offsets: Mapping[TopicPartition, int]) -> dict[int, int]:
 
 
 def _checked(
-    admin: TopicAdmin, places: list[TopicPartition], wanted: Mapping[int, int]
+    admin: AdminClient, places: list[TopicPartition], wanted: Mapping[int, int]
 ) -> dict[int, int]:
     """Return the start of all partitions; raise PositionGoneError for a deleted position."""
     if over := wanted.keys() - {place.partition for place in places}:

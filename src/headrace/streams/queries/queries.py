@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Self
 
 from headrace.streams.config.config import StreamsConfig
+from headrace.streams.kafka.protocols import AdminClient
 from headrace.streams.metrics.snapshots import ApplicationSnapshot
 from headrace.streams.plan.global_plan import GlobalPlan
 from headrace.streams.plan.plan import SubPlan
@@ -24,7 +25,7 @@ from headrace.streams.queries.kept import StoreDescriptor, kept_stores, store_of
 from headrace.streams.queries.query_queue import Workers
 from headrace.streams.queries.readers import READERS, StoreReader
 from headrace.streams.queries.source import AgeLimit, CommittedRows, TaskReport, told_of
-from headrace.streams.queries.whereabouts import ASK_S, AskedCluster, PartitionLocator
+from headrace.streams.queries.whereabouts import ASK_S, PartitionLocator
 
 if TYPE_CHECKING:
     from headrace.streams.queries.answers import PartitionPosition
@@ -52,7 +53,7 @@ class Queries:
         *,
         facts: Callable[[], ApplicationSnapshot] | None = None,
         workers: Workers = lambda: None,
-        cluster: Callable[[], AskedCluster] | None = None,
+        cluster: Callable[[], AdminClient] | None = None,
         monotonic_s: Callable[[], float] = time.monotonic,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
         require_working: Callable[[], None] = lambda: None,
@@ -234,7 +235,7 @@ class Queries:
         self.close()
 
 
-def _live_cluster(config: StreamsConfig) -> AskedCluster:
+def _live_cluster(config: StreamsConfig) -> AdminClient:
     from headrace.streams.kafka.group_admin import GroupLook  # loads Kafka's client
 
     return GroupLook(config.admin_config(), timeout_s=ASK_S)

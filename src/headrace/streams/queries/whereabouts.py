@@ -12,14 +12,13 @@ known assignment is used, because tasks that do not move continue.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from headrace.streams.admin.overview import leads_of, owner_of
 from headrace.streams.config.endpoints import client_of, endpoint_of
 from headrace.streams.errors import FatalClientError, StreamsError
-from headrace.streams.kafka.protocols import GroupState, Member
+from headrace.streams.kafka.protocols import AdminClient, GroupState, Member
 from headrace.streams.plan.plan import SubPlan, TaskId
 from headrace.streams.queries.errors import NotReadableError
 from headrace.streams.queries.kept import StoreDescriptor
@@ -31,16 +30,6 @@ AGAIN_S = 0.1
 """Minimum seconds between two requests, even if a description has turned out to be wrong."""
 ASK_S = 5.0
 """Time-out in seconds of a request to the brokers."""
-
-
-class AskedCluster(Protocol):
-    """Client for the description of the group."""
-
-    def partition_counts(self, names: Iterable[str]) -> dict[str, int]:
-        """Return the partition counts of the topics that exist."""
-
-    def group_state(self, group: str) -> GroupState:
-        """Return the state of a group and the assignment of its members."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,14 +85,14 @@ class PartitionLocator:
         self,
         group: str,
         plans: Sequence[SubPlan],
-        cluster: Callable[[], AskedCluster],
+        cluster: Callable[[], AdminClient],
         *,
         monotonic_s: Callable[[], float],
     ) -> None:
         self._group = group
         self._plans = plans
         self._make_cluster = cluster
-        self._cluster: AskedCluster | None = None
+        self._cluster: AdminClient | None = None
         self._monotonic_s = monotonic_s
         self._lock = threading.Lock()
         self._heard: GroupDescription | None = None

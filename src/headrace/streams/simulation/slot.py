@@ -385,7 +385,7 @@ class SimulatedWorker:
 class SimulatedOffsets:
     """Offsets of groups, read and written without being a member.
 
-    See `headrace.streams.plan.deployed.DescribedGroups`.
+    See `headrace.streams.kafka.protocols.OffsetClient`.
     """
 
     def __init__(self, cluster: SimulatedCluster, process: SimulatedProcess) -> None:

@@ -23,6 +23,7 @@ from headrace.streams.config.handlers import Handlers
 from headrace.streams.errors import MissingTopicError
 from headrace.streams.kafka.clocks import Background
 from headrace.streams.kafka.protocols import (
+    AdminClient,
     Clock,
     CommittedOffset,
     Consumer,
@@ -39,7 +40,7 @@ from headrace.streams.plan.progress import COMMIT_ID, OffsetMetadata
 from headrace.streams.plan.topic_errors import require_same
 from headrace.streams.plan.topic_identity import committed_id
 from headrace.streams.plan.topic_plan import did_you_mean
-from headrace.streams.plan.topics import TopicAdmin, describe_twice, known_topics_alone
+from headrace.streams.plan.topics import describe_twice, known_topics_alone
 from headrace.streams.plan.upstream import Upstream
 from headrace.streams.tasks.failures import is_power_of_two
 from headrace.streams.tasks.inquiry import Inquiry
@@ -134,7 +135,7 @@ DELETE_RETENTION_MS = 24 * 60 * 60 * 1000
 class ClusterFacts:
     """Facts of a cluster that tasks need before they start, from an admin client."""
 
-    admin: TopicAdmin
+    admin: AdminClient
     topics: MutableMapping[str, TopicFacts]
     from_earliest: bool
     resets: Mapping[str, OffsetReset] = field(default_factory=dict)

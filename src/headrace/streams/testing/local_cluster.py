@@ -171,7 +171,7 @@ ClusterT = TypeVar("ClusterT", bound=LocalCluster[Any])
 
 
 class LocalAdmin(Generic[ClusterT]):
-    """Admin client of topics that are objects of this process (`plan.topics.TopicAdmin`)."""
+    """Admin client of topics that are objects of this process (`kafka.protocols.AdminClient`)."""
 
     def __init__(self, cluster: ClusterT) -> None:
         self._cluster = cluster
@@ -189,6 +189,9 @@ class LocalAdmin(Generic[ClusterT]):
                 for t in (topics[name] for name in asked if name in topics)
             },
         )
+
+    def partition_counts(self, names: Iterable[str]) -> dict[str, int]:
+        return {name: facts.partitions for name, facts in self.describe(names).items()}
 
     def ask_ids(self, topics: Sequence[str]) -> Callable[[float], Mapping[str, str] | None]:
         found = {name: facts.topic_id for name, facts in self.describe(topics).items()}
@@ -230,11 +233,6 @@ class LocalAdmin(Generic[ClusterT]):
     ) -> dict[TopicPartition, int]:
         asked = list(partitions)
         return self._request(call, lambda: {tp: offset(self._cluster.log(tp)) for tp in asked})
-
-    def progress(
-        self, group: str, partitions: Iterable[TopicPartition]
-    ) -> dict[TopicPartition, int]:
-        return {tp: found.offset for tp, found in self.committed_offsets(group, partitions).items()}
 
     def committed_offsets(
         self, group: str, partitions: Iterable[TopicPartition]

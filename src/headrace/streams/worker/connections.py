@@ -21,10 +21,9 @@ from headrace.streams.kafka.consumer import LiveConsumer
 from headrace.streams.kafka.consumer import MakeClient as MakeConsumerClient
 from headrace.streams.kafka.group_offsets import MemberlessGroup
 from headrace.streams.kafka.producer import MakeClient as MakeProducerClient
-from headrace.streams.kafka.protocols import Clock, Log, Tracer
+from headrace.streams.kafka.protocols import AdminClient, Clock, Log, Tracer
 from headrace.streams.metrics.measures import NOTHING_MEASURED, Measures, SentRecords
 from headrace.streams.metrics.otel_tracer import tracer_of
-from headrace.streams.plan.topics import TopicAdmin
 from headrace.streams.queries.query_queue import QueryQueue
 from headrace.streams.tasks.async_io import LiveCalls
 from headrace.streams.tasks.home import LocalHomes, open_global_home, rocks_memory
@@ -112,7 +111,7 @@ class Connections:
         tracer: creates the tracer of a worker, given the application ID and the worker's identity.
     """
 
-    admin: Callable[[StreamsConfig, Stopping], TopicAdmin] | None = None
+    admin: Callable[[StreamsConfig, Stopping], AdminClient] | None = None
     consumer_client: MakeConsumerClient | None = None
     producer_client: MakeProducerClient | None = None
     contact: BrokerContact | None = None
@@ -140,7 +139,7 @@ class Connections:
             return self.measures  # clients that are not live have no statistics
         return replace(self.measures, sent=self.sent.totals, are_served=True)
 
-    def make_admin(self, config: StreamsConfig, stopping: Stopping) -> TopicAdmin:
+    def make_admin(self, config: StreamsConfig, stopping: Stopping) -> AdminClient:
         if self.admin is not None:
             return self.admin(config, stopping)
         timeout_s = config.task_timeout_ms / 1000

@@ -11,6 +11,7 @@ from headrace.streams.config.config import StreamsConfig
 from headrace.streams.kafka.adaptive_batch_size import FIRST_RECORDS
 from headrace.streams.kafka.clocks import Background
 from headrace.streams.kafka.protocols import (
+    AdminClient,
     Clock,
     Consumer,
     Contact,
@@ -27,7 +28,6 @@ from headrace.streams.metrics.measures import NOTHING_MEASURED, Measures
 from headrace.streams.plan.deployment import Deployment
 from headrace.streams.plan.global_plan import GlobalPlan
 from headrace.streams.plan.plan import SubPlan, TaskId
-from headrace.streams.plan.topics import TopicAdmin
 from headrace.streams.queries.query_queue import QueryQueue
 from headrace.streams.states import State
 from headrace.streams.tasks.gate_watch import Gate, OpenGate
@@ -130,7 +130,7 @@ class Seams:
         keeps_partitions: whether a worker that ends with an error stays in the group.
     """
 
-    admin: TopicAdmin
+    admin: AdminClient
     consumer: Consumer
     make_reader: Callable[[], Consumer]
     make_producer: Callable[[], Producer]

@@ -12,14 +12,18 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from headrace.streams.errors import StreamsError
 from headrace.streams.kafka.clocks import Background
-from headrace.streams.kafka.protocols import Clock, CommittedOffset, Log, TopicPartition
+from headrace.streams.kafka.protocols import (
+    AdminClient,
+    Clock,
+    CommittedOffset,
+    Log,
+    TopicPartition,
+)
 from headrace.streams.plan.plan import SubPlan
 from headrace.streams.plan.progress import OffsetMetadata
-from headrace.streams.plan.topics import TopicAdmin
 from headrace.streams.tasks.task import Task
 
 # Repeated commits of unchanged offsets before they expire.
@@ -36,14 +40,7 @@ _UNKNOWN_S = 10 * 60.0
 _SHORT_MIN = 24 * 60
 
 
-class BrokerConfigs(Protocol):
-    """Access to broker settings (live: `headrace.streams.kafka.admin.LiveAdmin`)."""
-
-    def broker_configs(self, name: str) -> Sequence[str]:
-        """Return the brokers' values of a setting, with a single request."""
-
-
-def keep_offsets_every_s(cluster: BrokerConfigs, log: Log) -> float:
+def keep_offsets_every_s(cluster: AdminClient, log: Log) -> float:
     """Return the interval for repeated commits of unchanged offsets, in seconds."""
     try:
         minutes = min(map(int, cluster.broker_configs(_SETTING)))
@@ -132,7 +129,7 @@ class RetentionGuard:
         interval_s: the minimum time between two checks whether a retention can be restored.
     """
 
-    admin: TopicAdmin
+    admin: AdminClient
     topics: Mapping[str, WindowTopic]
     suspended: set[str]
     inputs: Callable[[int], Sequence[TopicPartition]]

@@ -17,6 +17,7 @@ from headrace.streams.kafka.consumer import LiveConsumer
 from headrace.streams.kafka.offset_texts import TimeLimits
 from headrace.streams.kafka.plain_producer import PlainProducer
 from headrace.streams.kafka.protocols import (
+    AdminClient,
     Clock,
     Log,
     NoContact,
@@ -31,7 +32,7 @@ from headrace.streams.plan.global_plan import GlobalPlan
 from headrace.streams.plan.live_versions import LiveVersions
 from headrace.streams.plan.plan import SubPlan
 from headrace.streams.plan.topic_plan import TopicPlan, did_you_mean
-from headrace.streams.plan.topics import TopicAdmin, describe_twice, prepare_topics
+from headrace.streams.plan.topics import describe_twice, prepare_topics
 from headrace.streams.queries.query_queue import QueryQueue
 from headrace.streams.tasks.gate_watch import Gate, OpenGate
 from headrace.streams.tasks.restore import RestoreListener
@@ -43,7 +44,7 @@ from headrace.streams.worker.wiring import wire
 from headrace.streams.worker.worker import Worker
 
 
-def _limit_of(admin: TopicAdmin, topic: str) -> int | None:
+def _limit_of(admin: AdminClient, topic: str) -> int | None:
     with suppress(StreamsError):
         found = admin.describe([topic]).get(topic)
         return None if found is None else found.max_message_bytes
@@ -73,7 +74,7 @@ class _Sizes:
         return cls(limits, max(limits.values(), default=None), min(written, default=None))
 
 
-def describe_dead_letters(admin: TopicAdmin, config: StreamsConfig) -> Mapping[str, TopicFacts]:
+def describe_dead_letters(admin: AdminClient, config: StreamsConfig) -> Mapping[str, TopicFacts]:
     """Describe the dead-letter topic before it is needed; raise if it does not exist."""
     topic = config.handlers.dead_letter_topic
     if topic is None:
@@ -90,7 +91,7 @@ def describe_dead_letters(admin: TopicAdmin, config: StreamsConfig) -> Mapping[s
 
 
 BeforeStart = Callable[
-    [TopicAdmin, TopicPlan, Mapping[str, TopicFacts]], AbstractSet[TopicPartition]
+    [AdminClient, TopicPlan, Mapping[str, TopicFacts]], AbstractSet[TopicPartition]
 ]
 """Called before topics are created, with the admin client, the plan, and the existing topics. It
 may raise to prevent the start, and returns inputs with missing offsets that it has reported."""
@@ -164,7 +165,7 @@ class WorkerFactory:
             raise
 
     def _prepare(
-        self, admin: TopicAdmin
+        self, admin: AdminClient
     ) -> tuple[dict[str, TopicFacts], AbstractSet[TopicPartition]]:
         """Check and create the topics; return them, and the inputs reported by `before_start`."""
         reported: set[TopicPartition] = set()
@@ -186,7 +187,7 @@ class WorkerFactory:
         topics.update(describe_dead_letters(admin, self.config))
         return topics, reported
 
-    def _seams(self, application: Application, local: LocalState, admin: TopicAdmin) -> Seams:
+    def _seams(self, application: Application, local: LocalState, admin: AdminClient) -> Seams:
         config, connections, clock = self.config, self.connections, self.clock
         log = _bind(self.log, local.instance_id)
         version = "" if self.versions is None else self.versions.version
@@ -233,7 +234,7 @@ class WorkerFactory:
         application: Application,
         instance_id: str,
         *,
-        admin: TopicAdmin,
+        admin: AdminClient,
         consumer: LiveConsumer,
     ) -> Callable[[], Producer]:
         """Return a factory of producers; without transactions, the consumer commits offsets."""

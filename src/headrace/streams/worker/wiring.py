@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property, partial
 
 from headrace.state.layout import TIMES_BYTES
 from headrace.streams.config.config import table
 from headrace.streams.kafka.clocks import Background, MonotonicWallClock
 from headrace.streams.kafka.offset_texts import TimeLimits
-from headrace.streams.kafka.protocols import Clock, Log, TopicFacts, TopicPartition
+from headrace.streams.kafka.protocols import AdminClient, Clock, Log, TopicFacts, TopicPartition
 from headrace.streams.metrics.counters import Counters, OwnNumbers
 from headrace.streams.metrics.hot_keys import HotKeys
 from headrace.streams.plan.flow import flow_of
 from headrace.streams.plan.plan import TaskId
 from headrace.streams.plan.topic_plan import SubTopologyTopics
-from headrace.streams.plan.topics import TopicAdmin, recheck_global_topics, recheck_topics
+from headrace.streams.plan.topics import recheck_global_topics, recheck_topics
 from headrace.streams.plan.upstream import Upstream, upstream_of
 from headrace.streams.queries.query_queue import QueryHandler
 from headrace.streams.tasks.backpressure import RepartitionBackpressure
@@ -53,7 +53,7 @@ class Purger:
 
     def __init__(
         self,
-        admin: TopicAdmin,
+        admin: AdminClient,
         topics: frozenset[str],
         interval_s: float,
         *,
@@ -95,7 +95,7 @@ class Purger:
 
 
 def _recheck(
-    admin: TopicAdmin,
+    admin: AdminClient,
     sub_topologies: Sequence[SubTopologyTopics],
     global_topics: Sequence[str],
     before: Mapping[str, TopicFacts],
@@ -336,11 +336,15 @@ class _Wiring:
             ).holds,
             partitions=self._partitions,
             end_offsets=seams.admin.end_offsets,
-            committed=partial(seams.admin.progress, self._config.application_id),
+            committed=self._committed_offsets,
             background=self._ask_background,
             clock=seams.clock,
             log=seams.log,
         )
+
+    def _committed_offsets(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        found = self._seams.admin.committed_offsets(self._config.application_id, tps)
+        return {tp: committed.offset for tp, committed in found.items()}
 
     @cached_property
     def pausing(self) -> Pausing:

@@ -7,7 +7,7 @@ from confluent_kafka.admin import AdminClient
 
 from headrace.streams.kafka.admin import LiveAdmin
 from headrace.streams.kafka.group_admin import GroupAdmin, GroupLook
-from headrace.streams.kafka.protocols import GroupState, TopicPartition
+from headrace.streams.kafka.protocols import CommittedOffset, GroupState, TopicPartition
 from tests.support.patience import PATIENCE_S
 from tests.support.processes import wait_until
 from tests.support.topics import Topics
@@ -23,9 +23,9 @@ def test_what_a_group_has_committed(topics: Topics) -> None:
     consumer.subscribe([topic])
     wait_until(lambda: consumer.poll(0.1) is None and len(consumer.assignment()) == 2)
     consumer.commit(offsets=[confluent_kafka.TopicPartition(topic, 1, 7)], asynchronous=False)
-    assert admin.progress(group, places) == {TopicPartition(topic, 1): 7}
+    assert admin.committed_offsets(group, places) == {places[1]: CommittedOffset(7)}
     consumer.close()
-    assert admin.progress(group, places) == {TopicPartition(topic, 1): 7}
+    assert admin.committed_offsets(group, places) == {places[1]: CommittedOffset(7)}
 
 
 def _described(bootstrap: str, group: str) -> dict[str, list[TopicPartition]]:

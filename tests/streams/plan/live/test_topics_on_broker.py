@@ -16,14 +16,14 @@ from headrace.streams.errors import (
     MissingTopicError,
 )
 from headrace.streams.kafka.admin import LiveAdmin
-from headrace.streams.kafka.protocols import NewTopic, TopicFacts, TopicPartition
+from headrace.streams.kafka.protocols import AdminClient, NewTopic, TopicFacts, TopicPartition
 from headrace.streams.plan.topic_plan import (
     ChangelogTopic,
     RepartitionTopic,
     SubTopologyTopics,
     plan_internal_topics,
 )
-from headrace.streams.plan.topics import TopicAdmin, ensure_topics, prepare_topics, recheck_topics
+from headrace.streams.plan.topics import ensure_topics, prepare_topics, recheck_topics
 from tests.support.patience import PATIENCE_S
 from tests.support.topics import Topics
 
@@ -41,7 +41,9 @@ def config(bootstrap: str) -> StreamsConfig:
 
 
 def prepare(
-    admin: TopicAdmin, subs: list[SubTopologyTopics], topic_configs: Mapping[str, str] | None = None
+    admin: AdminClient,
+    subs: list[SubTopologyTopics],
+    topic_configs: Mapping[str, str] | None = None,
 ) -> dict[str, TopicFacts]:
     return prepare_topics(
         admin, subs, replication_factor=-1, topic_configs=topic_configs or {}, timeout_s=TIMEOUT_S
@@ -204,7 +206,7 @@ def test_the_end_of_a_topic_is_the_high_watermark_and_its_start_moves(
 def test_offsets_of_a_topic_that_is_gone_are_a_missing_topic(
     admin: LiveAdmin, topics: Topics, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headrace.streams.kafka.asking._GONE_AFTER_S", 0.5)
+    monkeypatch.setattr("headrace.streams.kafka.admin._GONE_AFTER_S", 0.5)
     name = topics.name()
     with pytest.raises(MissingTopicError) as raised:
         admin.end_offsets([TopicPartition(name, 0)])

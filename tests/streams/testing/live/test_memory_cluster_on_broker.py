@@ -14,9 +14,14 @@ from headrace.streams.config.config import StreamsConfig
 from headrace.streams.errors import ProducerFencedError, StreamsError
 from headrace.streams.kafka.admin import LiveAdmin
 from headrace.streams.kafka.consumer import LiveConsumer
-from headrace.streams.kafka.protocols import CommittedOffset, Consumer, Producer, TopicPartition
+from headrace.streams.kafka.protocols import (
+    AdminClient,
+    CommittedOffset,
+    Consumer,
+    Producer,
+    TopicPartition,
+)
 from headrace.streams.kafka.transactional_producer import TransactionalProducer
-from headrace.streams.plan.topics import TopicAdmin
 from headrace.streams.testing.memory_clients import (
     MemoryAdmin,
     MemoryConsumer,
@@ -38,7 +43,7 @@ class Kit:
     """One topic of one partition on a cluster, and its clients."""
 
     topic: str
-    admin: TopicAdmin
+    admin: AdminClient
     make_producer: Callable[[], Producer]
     make_consumer: Callable[[bool], Consumer]
     """Takes whether records of open and aborted transactions are left out."""
