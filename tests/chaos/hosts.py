@@ -6,6 +6,7 @@ import fcntl
 import os
 import random
 import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -34,8 +35,14 @@ def task_directories(state_dir: Path, application_id: str) -> Path:
 
 def delete(directory: Path) -> str:
     """Lose the state of a task."""
-    shutil.rmtree(directory)
+    _remove(directory)
     return "deleted"
+
+
+def _remove(directory: Path) -> None:
+    """Move it away first: a process that serves queries may open files in it."""
+    with tempfile.TemporaryDirectory(dir=directory.parents[2]) as trash:
+        directory.rename(Path(trash, directory.name))
 
 
 def copy(directory: Path, to: Path) -> None:
@@ -48,8 +55,8 @@ def copy(directory: Path, to: Path) -> None:
 
 def put_back(copied: Path, directory: Path) -> str:
     """Replace a task's state by an older copy of it."""
-    shutil.rmtree(directory)
-    shutil.copytree(copied, directory)
+    _remove(directory)
+    shutil.copytree(copied, directory, dirs_exist_ok=True)
     return "replaced by an older copy"
 
 

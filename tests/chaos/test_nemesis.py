@@ -61,6 +61,18 @@ def test_state_that_a_worker_has_locked_is_left_alone(tmp_path: Path) -> None:
         assert found == tmp_path / "0_0"
 
 
+def test_state_is_lost_whole_and_leaves_no_trash(tmp_path: Path) -> None:
+    tasks = hosts.task_directories(tmp_path / "state", "app")
+    (tasks / "0_0" / "rocksdb").mkdir(parents=True)
+    (tasks / "0_0" / "rocksdb" / "000012.sst").write_bytes(b"x")
+    hosts.copy(tasks / "0_0", tmp_path / "copy")
+    assert hosts.delete(tasks / "0_0") == "deleted"
+    (tasks / "0_0").mkdir()
+    hosts.put_back(tmp_path / "copy", tasks / "0_0")
+    assert (tasks / "0_0" / "rocksdb" / "000012.sst").read_bytes() == b"x"
+    assert {path.name for path in (tmp_path / "state").iterdir()} == {"app"}
+
+
 def test_corruption_changes_a_file(tmp_path: Path) -> None:
     for seed in range(20):
         path = tmp_path / f"{seed}" / "000012.sst"
