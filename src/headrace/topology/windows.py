@@ -1,6 +1,6 @@
-"""Windows of time: their definitions, the windows of a record, and when they close.
+"""Definitions of time windows.
 
-Specs are frozen and contain no records; the functions are pure. Times are milliseconds since 1970
+Specs are frozen and contain no records. Times are milliseconds since 1970
 internally, and `timedelta` in the public API. A window is closed when stream time has passed its
 end plus the grace period: a record for a closed window is late, and dropped (Kafka Streams:
 `TimeWindows`, `SlidingWindows`, `SessionWindows`, `JoinWindows`, and the processors that use them).
@@ -8,7 +8,6 @@ end plus the grace period: a record for a closed window is late, and dropped (Ka
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -26,12 +25,11 @@ _1970 = datetime(1970, 1, 1, tzinfo=UTC)
 class Window(NamedTuple):
     """Time interval in milliseconds since 1970; its spec defines whether the end is inclusive.
 
-    Example:
-        >>> window = Window(0, 90_000)
-        >>> window.end
-        datetime.datetime(1970, 1, 1, 0, 1, 30, tzinfo=datetime.timezone.utc)
-        >>> str(window.end - window.start)
-        '0:01:30'
+    >>> window = Window(0, 90_000)
+    >>> window.end
+    datetime.datetime(1970, 1, 1, 0, 1, 30, tzinfo=datetime.timezone.utc)
+    >>> str(window.end - window.start)
+    '0:01:30'
     """
 
     start_ms: int
@@ -86,11 +84,9 @@ class TimeWindows(metaclass=Hinting):
     Raises:
         TopologyError: a duration is not valid.
 
-    Example:
-        >>> ms = timedelta(milliseconds=1)
-        >>> hopping = TimeWindows(size=12 * ms, advance=5 * ms)
-        >>> list(hopping.starts(21)), list(hopping.starts(2))
-        ([10, 15, 20], [0])
+    >>> hopping = TimeWindows(size=timedelta(minutes=5), advance=timedelta(minutes=1))
+    >>> hopping.advance_ms
+    60000
     """
 
     size: timedelta
@@ -121,22 +117,6 @@ class TimeWindows(metaclass=Hinting):
     def grace_ms(self) -> int:
         """Grace period in milliseconds."""
         return duration_ms("grace", self.grace, at_least=0)
-
-    def starts(self, timestamp: int) -> range:
-        """Return the starts of the windows that contain a record, earliest first.
-
-        Args:
-            timestamp: the record's timestamp, in milliseconds since 1970.
-        """
-        advance = self.advance_ms
-        first = max(0, timestamp - self.size_ms + advance) // advance * advance
-        return range(first, timestamp + 1, advance)
-
-    def is_closed(self, end_ms: int, stream_time: int) -> bool:
-        """Return whether the window that ends at `end_ms` is closed, so that records for it are
-        late.
-        """
-        return end_ms <= stream_time - self.grace_ms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,12 +169,6 @@ class SlidingWindows(metaclass=Hinting):
         """Grace period in milliseconds."""
         return duration_ms("grace", self.grace, at_least=0)
 
-    def is_closed(self, end_ms: int, stream_time: int) -> bool:
-        """Return whether the window that ends at `end_ms` is closed, so that records for it are
-        late.
-        """
-        return end_ms < stream_time - self.grace_ms
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionWindows(metaclass=Hinting):
@@ -210,10 +184,8 @@ class SessionWindows(metaclass=Hinting):
     Raises:
         TopologyError: a duration is not valid.
 
-    Example:
-        >>> sessions = SessionWindows(inactivity_gap=timedelta(milliseconds=5))
-        >>> sessions.merged([Window(0, 3), Window(9, 9), Window(20, 25)], 6)
-        (Window(start_ms=0, end_ms=9), [Window(start_ms=0, end_ms=3), Window(start_ms=9, end_ms=9)])
+    >>> SessionWindows(inactivity_gap=timedelta(minutes=30)).gap_ms
+    1800000
     """
 
     inactivity_gap: timedelta
@@ -233,32 +205,6 @@ class SessionWindows(metaclass=Hinting):
         """Grace period in milliseconds."""
         return duration_ms("grace", self.grace, at_least=0)
 
-    def reach(self, timestamp: int) -> tuple[int, int]:
-        """Return the earliest end and the latest start of sessions that a record joins.
-
-        Args:
-            timestamp: the record's timestamp, in milliseconds since 1970.
-        """
-        return max(0, timestamp - self.gap_ms), timestamp + self.gap_ms
-
-    def merged(self, sessions: Iterable[Window], timestamp: int) -> tuple[Window, Sequence[Window]]:
-        """Return the session after adding a record, and the existing sessions that are merged into
-        it.
-
-        Args:
-            sessions: sessions of the key, each more than the gap apart.
-            timestamp: the record's timestamp, in milliseconds since 1970.
-        """
-        earliest_end, latest_start = self.reach(timestamp)
-        taken = [w for w in sessions if w.end_ms >= earliest_end and w.start_ms <= latest_start]
-        start = min([timestamp, *(w.start_ms for w in taken)])
-        end = max([timestamp, *(w.end_ms for w in taken)])
-        return Window(start, end), taken
-
-    def is_closed(self, end_ms: int, stream_time: int) -> bool:
-        """Return whether a session that ends at `end_ms` can no longer grow."""
-        return end_ms < stream_time - self.grace_ms - self.gap_ms
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinWindows(metaclass=Hinting):
@@ -274,12 +220,9 @@ class JoinWindows(metaclass=Hinting):
     Raises:
         TopologyError: a duration is not valid, or none is given.
 
-    Example:
-        >>> ms = timedelta(milliseconds=1)
-        >>> JoinWindows(time_difference=10 * ms).around(100)
-        (90, 110)
-        >>> JoinWindows(before=10 * ms).around(100)
-        (90, 100)
+    >>> hour = JoinWindows(before=timedelta(hours=1))
+    >>> hour.before_ms, hour.after_ms
+    (3600000, 0)
     """
 
     time_difference: timedelta | None = None
@@ -316,11 +259,3 @@ class JoinWindows(metaclass=Hinting):
     def grace_ms(self) -> int:
         """Grace period in milliseconds."""
         return duration_ms("grace", self.grace, at_least=0)
-
-    def around(self, timestamp: int) -> tuple[int, int]:
-        """Return the first and last time at which the other stream's records match, both inclusive.
-
-        Args:
-            timestamp: timestamp of this stream's record, in milliseconds since 1970.
-        """
-        return max(0, timestamp - self.before_ms), timestamp + self.after_ms
