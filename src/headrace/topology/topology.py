@@ -35,7 +35,8 @@ class Topology(Graph):
     """Nodes of an application, in the order in which they were added, and its stores.
 
     It is created by `StreamsBuilder.build`, or node by node; nodes can be added to a topology of
-    the DSL, too.
+    the DSL, too. The methods that add to it return a new topology; this topology does not change.
+    They raise `TopologyError` if a name is not legal, is taken or does not exist.
     """
 
     def describe(self, *, code: bool = False, config: RunSettings | None = None) -> str:
@@ -48,55 +49,43 @@ class Topology(Graph):
             config: the settings that it will run with, as returned by `StreamsConfig.parse`, or the
                 `config` of an application; None uses the defaults.
 
-        Returns:
-            The description, ready to print.
-
         Raises:
             TopologyError: the config has another type, such as a dict of unchecked settings.
 
-        Example:
-            >>> from headrace import StreamsConfig
-            >>> topology = Topology().add_source("read", "in").add_sink("write", "out", "read")
-            >>> config = StreamsConfig.parse({
-            ...     "application.id": "copy", "bootstrap.servers": "localhost:9092",
-            ...     "default.key.serde": "bytes", "deserialization.exception.handler": "continue"})
-            >>> "except Exception" in topology.describe(code=True, config=config)
-            True
+        >>> from headrace import StreamsConfig
+        >>> topology = Topology().add_source("read", "in").add_sink("write", "out", "read")
+        >>> config = StreamsConfig.parse({
+        ...     "application.id": "copy", "bootstrap.servers": "localhost:9092",
+        ...     "default.key.serde": "bytes", "deserialization.exception.handler": "continue"})
+        >>> "except Exception" in topology.describe(code=True, config=config)
+        True
         """
         return describe(self, code=code, config=config)
 
     def to_mermaid(self) -> str:
-        """Draw the topology as a Mermaid flowchart.
+        """Draw the topology as a Mermaid flowchart, for a ``mermaid`` block of a Markdown page.
 
-        Returns:
-            Its text, for a ``mermaid`` block of a Markdown page.
-
-        Example:
-            >>> topology = Topology().add_source("read", "lines").add_sink("write", "out", "read")
-            >>> print(topology.to_mermaid())
-            flowchart TD
-              topic1[/"lines"/]
-              topic3[/"out"/]
-              subgraph lane0["Sub-topology 0"]
-                step0["read"]
-                step2["write"]
-              end
-              topic1 --> step0
-              step0 --> step2
-              step2 --> topic3
-            <BLANKLINE>
+        >>> topology = Topology().add_source("read", "lines").add_sink("write", "out", "read")
+        >>> print(topology.to_mermaid())
+        flowchart TD
+          topic1[/"lines"/]
+          topic3[/"out"/]
+          subgraph lane0["Sub-topology 0"]
+            step0["read"]
+            step2["write"]
+          end
+          topic1 --> step0
+          step0 --> step2
+          step2 --> topic3
+        <BLANKLINE>
         """
         return to_mermaid(self)
 
     def to_svg(self) -> str:
-        """Draw the topology as a picture.
+        """Draw the topology as an ``<svg>`` element, which is also a valid file.
 
-        Returns:
-            An ``<svg>`` element, which is also a valid file.
-
-        Example:
-            >>> Topology().add_source("read", "lines").add_sink("write", "out", "read").to_svg()[:4]
-            '<svg'
+        >>> Topology().add_source("read", "lines").add_sink("write", "out", "read").to_svg()[:4]
+        '<svg'
         """
         return to_svg(self)
 
@@ -126,7 +115,7 @@ class Topology(Graph):
         timestamps: TimestampExtractor | None = None,
         offset_reset: OffsetReset | None = None,
     ) -> Topology:
-        """Return a new topology with a node that reads topics; this topology does not change.
+        """Add a node that reads topics.
 
         Args:
             name: name of the node.
@@ -139,7 +128,7 @@ class Topology(Graph):
                 offset; None uses the setting ``consumer.auto.offset.reset``.
 
         Raises:
-            TopologyError: a name is not legal or is taken, or a topic is already read.
+            TopologyError: a topic is already read.
 
         >>> from headrace import serdes
         >>> topology = Topology().add_source("read", "lines", value=serdes.string)
@@ -172,7 +161,7 @@ class Topology(Graph):
     def add_processor(
         self, name: str, supplier: Callable[..., Any], *parents: str, stores: Iterable[Any] = ()
     ) -> Topology:
-        """Return a new topology with a node that runs processors; this topology does not change.
+        """Add a node that runs processors.
 
         Args:
             name: name of the node.
@@ -181,9 +170,6 @@ class Topology(Graph):
             parents: names of the upstream nodes; nodes of the DSL have the names in `describe`.
             stores: stores of the processor: names of existing stores, or store builders, whose
                 stores are added.
-
-        Raises:
-            TopologyError: a name is not legal, is taken or does not exist.
 
         >>> def upper(record, context):
         ...     context.forward(record.with_value(record.value.upper()), to="write")
@@ -211,20 +197,14 @@ class Topology(Graph):
         value: AnySerde | None = None,
         partitioner: Function | None = None,
     ) -> Topology:
-        """Return a new topology with a node that writes to a topic; this topology does not change.
+        """Add a node that writes to a topic.
 
         Args:
             name: name of the node.
             topic: the topic, or a function that is called as ``topic(key, value)`` and returns it.
             parents: names of the upstream nodes.
-            key: serde of keys; None uses the setting ``default.key.serde``.
-            value: serde of values; None uses the setting ``default.value.serde``.
-            partitioner: called as ``partitioner(topic, key, value, partitions)``; returns a
-                partition, several in a list, an empty list to write nowhere, or None for the key's
-                default partition.
-
-        Raises:
-            TopologyError: a name is not legal, is taken or does not exist.
+            key: see `add_source`, as for `value`.
+            partitioner: see `KStream.to`.
 
         >>> Topology().add_source("read", "in").add_sink("write", "out", "read").nodes[-1].topic
         'out'
@@ -234,14 +214,7 @@ class Topology(Graph):
         return self._with(Sink(legal(name), above, target, key, value, partitioner=partitioner))
 
     def add_state_store(self, store: StoreBuilder[Any], *processors: str) -> Topology:
-        """Return a new topology with a store; this topology does not change.
-
-        Args:
-            store: created by `Stores`.
-            processors: the nodes to connect to it.
-
-        Raises:
-            TopologyError: another store with that name exists, or a node is not a processor.
+        """Add a store, created by `Stores`, and connect processors to it by their nodes' names.
 
         >>> from headrace.topology.processors.stores import Stores
         >>> def count(record, context):
@@ -261,7 +234,7 @@ class Topology(Graph):
     def add_read_only_state_store(
         self, store: StoreBuilder[Any], topic: str, *, source: str, processor: str
     ) -> Topology:
-        """Return a new topology with a read-only store of the last value of each key of a topic.
+        """Add a read-only store of the last value of each key of a topic.
 
         The topic is also the store's changelog, so it must be compacted, and no changelog topic is
         created (KIP-813). Processors that are connected to the store can read it.
@@ -273,8 +246,7 @@ class Topology(Graph):
             processor: name of the node that writes the rows.
 
         Raises:
-            TopologyError: the store is of another kind or not logged, the topic is already read, or
-                a name is taken.
+            TopologyError: the store is of another kind or not logged, or the topic is already read.
 
         >>> from headrace.topology.processors.stores import Stores
         >>> def price(record, context):
@@ -305,22 +277,15 @@ class Topology(Graph):
         if any(there.name == store.name for there in self.stores):
             raise TopologyError(
                 f"two stores are named {store.name!r}{said_lines(lines, 'store', store.name)}; "
-                "give one of them another name"
+                "give either store another name"
             )
         node = TableSource(legal(processor), (source,), store.name)
         return replace(read, stores=(*read.stores, rows), lines=lines)._with(node)
 
     def connect_processor_and_state_stores(self, processor: str, *stores: str) -> Topology:
-        """Return a new topology with stores, including stores of tables, connected to a processor.
+        """Connect a processor's node with existing stores, including stores of tables.
 
         Processors that use the same store are in the same sub-topology.
-
-        Args:
-            processor: name of the processor's node.
-            stores: names of existing stores.
-
-        Raises:
-            TopologyError: the processor or a store does not exist.
 
         >>> from headrace.topology.processors.stores import Stores
         >>> def keep(record, context):
@@ -336,9 +301,7 @@ class Topology(Graph):
         1
         """
         if not stores:
-            raise TopologyError(
-                f"no store was named to connect {processor!r} with; name at least one"
-            )
+            raise TopologyError(f"no store was named to connect {processor!r} with; name a store")
         found = [node for node in self.nodes if node.name == processor]
         if not found:
             raise TopologyError(
@@ -347,7 +310,7 @@ class Topology(Graph):
         node = found[0]
         if not node.is_processor:
             raise TopologyError(
-                f"node {processor!r} is no processor of one's own, so it cannot be given a store"
+                f"node {processor!r} is not a custom processor, so it cannot be given a store"
             )
         known = {store.name for store in self.stores}
         for store in stores:

@@ -30,6 +30,11 @@ V = TypeVar("V", default=Any)
 class StreamsBuilder:
     """Builder of a topology's nodes and stores.
 
+    Arguments that a method does not describe: `key` and `value` are the serdes of keys and values;
+    None uses the settings ``default.key.serde`` and ``default.value.serde``. `name` is the name of
+    the node; None generates one. All methods raise `TopologyError` if a name is not legal or is
+    taken.
+
     >>> from headrace import serdes
     >>> builder = StreamsBuilder()
     >>> lines = builder.stream("lines", value=serdes.string)
@@ -70,19 +75,10 @@ class StreamsBuilder:
 
         Args:
             topics: a topic, or several co-partitioned topics.
-            key: serde of keys; None uses the setting ``default.key.serde``.
-            value: serde of values; None uses the setting ``default.value.serde``.
             timestamps: extracts the timestamp of each record (see `headrace.topology.timestamps`);
                 None uses the setting ``default.timestamp.extractor``.
             offset_reset: "earliest" or "latest": the start offset of a partition without committed
                 offset; None uses the setting ``consumer.auto.offset.reset``.
-            name: name of the source node; None generates one.
-
-        Returns:
-            The stream.
-
-        Raises:
-            TopologyError: a name is not legal, or no topic is given.
         """
         node = SourceNode(
             self._draft.names.node("KSTREAM-SOURCE-", name),
@@ -109,20 +105,9 @@ class StreamsBuilder:
 
         Args:
             topic: the topic.
-            key: serde of keys; None uses the setting ``default.key.serde``.
-            value: serde of values; None uses the setting ``default.value.serde``.
             store: name or options of the store; a table without a name is not stored.
-            timestamps: extracts the timestamp of each record (see `headrace.topology.timestamps`);
-                None uses the setting ``default.timestamp.extractor``.
-            offset_reset: "earliest" or "latest": the start offset of a partition without committed
-                offset; None uses the setting ``consumer.auto.offset.reset``.
-            name: name of the table node; None generates one.
-
-        Returns:
-            The table.
-
-        Raises:
-            TopologyError: a name is not legal.
+            timestamps: see `stream`.
+            offset_reset: see `stream`.
         """
         topic = legal_topic(topic, "table()")
         names = self._draft.names
@@ -161,28 +146,18 @@ class StreamsBuilder:
 
         Args:
             topic: the topic; no other node of the topology may read it.
-            key: serde of keys; None uses the setting ``default.key.serde``.
-            value: serde of values; None uses the setting ``default.value.serde``.
             store: name or options of the store that keeps the rows; None generates a name.
-            name: name of the table node; None generates one.
 
-        Returns:
-            The table, for `KStream.join` and `KStream.left_join`.
-
-        Raises:
-            TopologyError: a name is not legal or is taken.
-
-        Example:
-            >>> builder = StreamsBuilder()
-            >>> countries = builder.global_table("countries", store="countries")
-            >>> print(builder.build().describe().rstrip())
-            Topologies:
-               Sub-topology: 0 for global store (will not generate tasks)
-                Source: KSTREAM-SOURCE-0000000000 (topics: [countries])
-                  --> KTABLE-SOURCE-0000000001
-                Processor: KTABLE-SOURCE-0000000001 (stores: [countries])
-                  --> none
-                  <-- KSTREAM-SOURCE-0000000000
+        >>> builder = StreamsBuilder()
+        >>> countries = builder.global_table("countries", store="countries")
+        >>> print(builder.build().describe().rstrip())
+        Topologies:
+           Sub-topology: 0 for global store (will not generate tasks)
+            Source: KSTREAM-SOURCE-0000000000 (topics: [countries])
+              --> KTABLE-SOURCE-0000000001
+            Processor: KTABLE-SOURCE-0000000001 (stores: [countries])
+              --> none
+              <-- KSTREAM-SOURCE-0000000000
         """
         topic = legal_topic(topic, "global_table()")
         return global_table(self._draft, topic, key=key, value=value, store=store, name=name)

@@ -57,6 +57,9 @@ class CogroupedKStream(Generic[K, A]):
     `KGroupedStream.cogroup`.
 
     They share a store. Null values are dropped, as in any aggregation of whole streams.
+
+    The arguments of `aggregate`, also with windows, are described at `KGroupedStream`; `name` is
+    the prefix of the nodes' names; `key` None uses the groups' serde if all have the same.
     """
 
     __slots__ = ("_groups",)
@@ -85,7 +88,9 @@ class CogroupedKStream(Generic[K, A]):
             TopologyError: the stream comes from another builder.
         """
         if other._edge.draft is not self._groups[0][0]._edge.draft:
-            raise TopologyError("cogroup() was given a stream of another builder; use one builder")
+            raise TopologyError(
+                "cogroup() was given a stream of another builder; use a single builder"
+            )
         # A stream that was already added keeps its position, as in Kafka Streams.
         return CogroupedKStream(tuple({**dict(self._groups), other: aggregator}.items()))
 
@@ -102,32 +107,21 @@ class CogroupedKStream(Generic[K, A]):
 
         Args:
             initializer: returns the initial aggregate of a key.
-            store: name or options of the store; None generates a name.
-            key: serde of the store's keys; None uses the groups' serde if it is the same for all.
-            value: serde of the aggregates; None uses the setting ``default.value.serde``.
-            name: prefix of the nodes' names; None generates them.
 
-        Returns:
-            The table of aggregates.
-
-        Raises:
-            TopologyError: a name is not legal or is taken.
-
-        Example:
-            >>> from headrace import StreamsBuilder, TopologyTestDriver, serdes
-            >>> builder = StreamsBuilder()
-            >>> bought = builder.stream("bought", key=serdes.string).group_by_key()
-            >>> returned = builder.stream("returned", key=serdes.string).group_by_key()
-            >>> balance = (
-            ...     bought.cogroup(lambda customer, price, total: total + price)
-            ...     .cogroup(returned, lambda customer, price, total: total - price)
-            ...     .aggregate(lambda: 0, store="balance")
-            ... )
-            >>> driver = TopologyTestDriver(builder.build())
-            >>> driver.input("bought").send("ann", 10)
-            >>> driver.input("returned").send("ann", 3)
-            >>> dict(driver.store("balance"))
-            {'ann': 7}
+        >>> from headrace import StreamsBuilder, TopologyTestDriver, serdes
+        >>> builder = StreamsBuilder()
+        >>> bought = builder.stream("bought", key=serdes.string).group_by_key()
+        >>> returned = builder.stream("returned", key=serdes.string).group_by_key()
+        >>> balance = (
+        ...     bought.cogroup(lambda customer, price, total: total + price)
+        ...     .cogroup(returned, lambda customer, price, total: total - price)
+        ...     .aggregate(lambda: 0, store="balance")
+        ... )
+        >>> driver = TopologyTestDriver(builder.build())
+        >>> driver.input("bought").send("ann", 10)
+        >>> driver.input("returned").send("ann", 3)
+        >>> dict(driver.store("balance"))
+        {'ann': 7}
         """
         kept = materialized(store)
         row_key = key or _shared_key(self._groups)
@@ -161,7 +155,7 @@ class CogroupedKStream(Generic[K, A]):
 
 @checked
 class TimeWindowedCogroupedKStream(Generic[K, A]):
-    """Cogrouped streams in time, sliding or unlimited windows."""
+    """Cogrouped streams in time, sliding or unlimited windows; see `CogroupedKStream`."""
 
     __slots__ = ("_groups", "_windows")
 
@@ -189,35 +183,23 @@ class TimeWindowedCogroupedKStream(Generic[K, A]):
 
         Args:
             initializer: returns the initial aggregate of a window.
-            store: name or options of the store; None generates a name.
-            key: serde of the keys within the store's windowed keys; None uses the groups' serde if
-                it is the same for all.
-            value: serde of the aggregates; None uses the setting ``default.value.serde``.
-            name: prefix of the nodes' names; None generates them.
 
-        Returns:
-            The table of aggregates.
-
-        Raises:
-            TopologyError: a name is not legal or is taken, or the store's retention is too short.
-
-        Example:
-            >>> from datetime import timedelta
-            >>> from headrace import StreamsBuilder, TimeWindows, TopologyTestDriver, serdes
-            >>> builder = StreamsBuilder()
-            >>> bought = builder.stream("bought", key=serdes.string).group_by_key()
-            >>> returned = builder.stream("returned", key=serdes.string).group_by_key()
-            >>> balance = (
-            ...     bought.cogroup(lambda customer, price, total: total + price)
-            ...     .cogroup(returned, lambda customer, price, total: total - price)
-            ...     .windowed_by(TimeWindows(size=timedelta(milliseconds=10)))
-            ...     .aggregate(lambda: 0, store="balance")
-            ... )
-            >>> driver = TopologyTestDriver(builder.build())
-            >>> driver.input("bought").send("ann", 10, timestamp=5)
-            >>> driver.input("returned").send("ann", 3, timestamp=8)
-            >>> [(key.window.start_ms, total) for key, total in driver.store("balance").items()]
-            [(0, 7)]
+        >>> from datetime import timedelta
+        >>> from headrace import StreamsBuilder, TimeWindows, TopologyTestDriver, serdes
+        >>> builder = StreamsBuilder()
+        >>> bought = builder.stream("bought", key=serdes.string).group_by_key()
+        >>> returned = builder.stream("returned", key=serdes.string).group_by_key()
+        >>> balance = (
+        ...     bought.cogroup(lambda customer, price, total: total + price)
+        ...     .cogroup(returned, lambda customer, price, total: total - price)
+        ...     .windowed_by(TimeWindows(size=timedelta(milliseconds=10)))
+        ...     .aggregate(lambda: 0, store="balance")
+        ... )
+        >>> driver = TopologyTestDriver(builder.build())
+        >>> driver.input("bought").send("ann", 10, timestamp=5)
+        >>> driver.input("returned").send("ann", 3, timestamp=8)
+        >>> [(key.window.start_ms, total) for key, total in driver.store("balance").items()]
+        [(0, 7)]
         """
         kept = materialized(store)
         windows = self._windows
@@ -237,7 +219,7 @@ class TimeWindowedCogroupedKStream(Generic[K, A]):
 
 @checked
 class SessionWindowedCogroupedKStream(Generic[K, A]):
-    """Cogrouped streams in session windows."""
+    """Cogrouped streams in session windows; see `CogroupedKStream`."""
 
     __slots__ = ("_groups", "_windows")
 
@@ -263,35 +245,23 @@ class SessionWindowedCogroupedKStream(Generic[K, A]):
         Args:
             initializer: returns an empty aggregate.
             merger: called as ``merger(key, one, other)`` with the aggregates of two sessions.
-            store: name or options of the store; None generates a name.
-            key: serde of the keys within the store's windowed keys; None uses the groups' serde if
-                it is the same for all.
-            value: serde of the aggregates; None uses the setting ``default.value.serde``.
-            name: prefix of the nodes' names; None generates them.
 
-        Returns:
-            The table of aggregates.
-
-        Raises:
-            TopologyError: a name is not legal or is taken, or the store's retention is too short.
-
-        Example:
-            >>> from datetime import timedelta
-            >>> from headrace import SessionWindows, StreamsBuilder, TopologyTestDriver, serdes
-            >>> builder = StreamsBuilder()
-            >>> seen = builder.stream("seen", key=serdes.string).group_by_key()
-            >>> bought = builder.stream("bought", key=serdes.string).group_by_key()
-            >>> visits = (
-            ...     seen.cogroup(lambda customer, page, path: [*path, page])
-            ...     .cogroup(bought, lambda customer, price, path: [*path, price])
-            ...     .windowed_by(SessionWindows(inactivity_gap=timedelta(milliseconds=5)))
-            ...     .aggregate(list, lambda customer, one, other: one + other, store="visits")
-            ... )
-            >>> driver = TopologyTestDriver(builder.build())
-            >>> driver.input("seen").send("ann", "tea", timestamp=10)
-            >>> driver.input("bought").send("ann", 3, timestamp=14)
-            >>> [(*key.window, path) for key, path in driver.store("visits").items()]
-            [(10, 14, ['tea', 3])]
+        >>> from datetime import timedelta
+        >>> from headrace import SessionWindows, StreamsBuilder, TopologyTestDriver, serdes
+        >>> builder = StreamsBuilder()
+        >>> seen = builder.stream("seen", key=serdes.string).group_by_key()
+        >>> bought = builder.stream("bought", key=serdes.string).group_by_key()
+        >>> visits = (
+        ...     seen.cogroup(lambda customer, page, path: [*path, page])
+        ...     .cogroup(bought, lambda customer, price, path: [*path, price])
+        ...     .windowed_by(SessionWindows(inactivity_gap=timedelta(milliseconds=5)))
+        ...     .aggregate(list, lambda customer, one, other: one + other, store="visits")
+        ... )
+        >>> driver = TopologyTestDriver(builder.build())
+        >>> driver.input("seen").send("ann", "tea", timestamp=10)
+        >>> driver.input("bought").send("ann", 3, timestamp=14)
+        >>> [(*key.window, path) for key, path in driver.store("visits").items()]
+        [(10, 14, ['tea', 3])]
         """
         kept = materialized(store)
         windowed = SessionWindowedSerde(key or _shared_key(self._groups))

@@ -62,5 +62,7 @@ def global_table(
 
 def node_of(table: GlobalKTable[K, V], draft: Draft) -> str:
     if table._draft is not draft:
-        raise TopologyError("join() was given a global table of another builder; use one builder")
+        raise TopologyError(
+            "join() was given a global table of another builder; use a single builder"
+        )
     return table._node

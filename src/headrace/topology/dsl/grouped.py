@@ -33,6 +33,12 @@ class KGroupedStream(Generic[K, V]):
     Aggregations without windows drop null values. If the key may have changed since the records
     were last partitioned, the aggregation reads them from a repartition topic, so that a single
     task has all records of a key.
+
+    Arguments of all aggregations: `store` is the name or the options of the store; None generates a
+    name. `key` and `value` are the serdes of its keys and values; None uses those of the group for
+    keys and reduced values, `serdes.long` for counts and the setting ``default.value.serde`` for
+    aggregates. `name` is the name of the node; None generates one. They raise `TopologyError` if a
+    name is not legal or is taken.
     """
 
     __slots__ = ("_edge", "_name")
@@ -52,20 +58,7 @@ class KGroupedStream(Generic[K, V]):
         value: Serde[int] | None = None,
         name: str | None = None,
     ) -> ktable.KTable[K, int]:
-        """Count the records of each key.
-
-        Args:
-            store: name or options of the store; None generates a name.
-            key: serde of the store's keys; None uses the group's.
-            value: serde of the counts; None uses `serdes.long`.
-            name: name of the node; None generates one.
-
-        Returns:
-            The table of counts.
-
-        Raises:
-            TopologyError: a name is not legal or is taken.
-        """
+        """Count the records of each key."""
         # Kafka Streams uses up one number more for a store with options and no name.
         burn = isinstance(store, Materialized) or key is not None or value is not None
         return self._folded(Counting(), store, key, value or serdes.long, name, burn=burn)
@@ -92,31 +85,20 @@ class KGroupedStream(Generic[K, V]):
                 record is committed individually, and no results are merged. The first value of each
                 such result is used unchanged, too: reject values upstream, with `filter` or
                 `map_values`, not with an error of the reducer.
-            store: name or options of the store; None generates a name.
-            key: serde of the store's keys; None uses the group's.
-            value: serde of the store's values; None uses the group's.
-            name: name of the node; None generates one.
 
-        Returns:
-            The table of combined values.
-
-        Raises:
-            TopologyError: a name is not legal or is taken.
-
-        Example:
-            >>> from headrace import StreamsBuilder, TopologyTestDriver, serdes
-            >>> builder = StreamsBuilder()
-            >>> sent = builder.stream("sent", key=serdes.string, value=serdes.long)
-            >>> by_city = sent.group_by(lambda key, _: key[:4], key=serdes.string, name="by-city")
-            >>> sums = by_city.reduce(
-            ...     lambda old, value: old + value,
-            ...     merger=lambda key, one, other: one + other,
-            ...     store="sums",
-            ... )
-            >>> with TopologyTestDriver(builder.build()) as driver:
-            ...     driver.input("sent").send_many([("Lyon-1", 3), ("Lyon-2", 4)])
-            ...     dict(driver.store("sums").items())
-            {'Lyon': 7}
+        >>> from headrace import StreamsBuilder, TopologyTestDriver, serdes
+        >>> builder = StreamsBuilder()
+        >>> sent = builder.stream("sent", key=serdes.string, value=serdes.long)
+        >>> by_city = sent.group_by(lambda key, _: key[:4], key=serdes.string, name="by-city")
+        >>> sums = by_city.reduce(
+        ...     lambda old, value: old + value,
+        ...     merger=lambda key, one, other: one + other,
+        ...     store="sums",
+        ... )
+        >>> with TopologyTestDriver(builder.build()) as driver:
+        ...     driver.input("sent").send_many([("Lyon-1", 3), ("Lyon-2", 4)])
+        ...     dict(driver.store("sums").items())
+        {'Lyon': 7}
         """
         fold = Reducing(reducer, merger=merger)
         return self._folded(fold, store, key, value or self._edge.value, name)
@@ -142,33 +124,22 @@ class KGroupedStream(Generic[K, V]):
                 aggregate of all of them. With it, values are aggregated before they are written to
                 a repartition topic, with the same results. To test it, create the driver with
                 ``commit="manual"``; see `reduce`.
-            store: name or options of the store; None generates a name.
-            key: serde of the store's keys; None uses the group's.
-            value: serde of the aggregates; None uses the setting ``default.value.serde``.
-            name: name of the node; None generates one.
 
-        Returns:
-            The table of aggregates.
-
-        Raises:
-            TopologyError: a name is not legal or is taken.
-
-        Example:
-            >>> from headrace import StreamsBuilder, TopologyTestDriver, serdes
-            >>> builder = StreamsBuilder()
-            >>> words = builder.stream("words", key=serdes.string, value=serdes.string)
-            >>> by_letter = words.group_by(lambda _, word: word[0], key=serdes.string, name="by")
-            >>> lists = by_letter.aggregate(
-            ...     list,
-            ...     lambda letter, word, words: [*words, word],
-            ...     merger=lambda letter, one, other: one + other,
-            ...     store="lists",
-            ...     value=serdes.json,
-            ... )
-            >>> with TopologyTestDriver(builder.build()) as driver:
-            ...     driver.input("words").send_many([("1", "ant"), ("2", "bee"), ("3", "ape")])
-            ...     dict(driver.store("lists").items())
-            {'a': ['ant', 'ape'], 'b': ['bee']}
+        >>> from headrace import StreamsBuilder, TopologyTestDriver, serdes
+        >>> builder = StreamsBuilder()
+        >>> words = builder.stream("words", key=serdes.string, value=serdes.string)
+        >>> by_letter = words.group_by(lambda _, word: word[0], key=serdes.string, name="by")
+        >>> lists = by_letter.aggregate(
+        ...     list,
+        ...     lambda letter, word, words: [*words, word],
+        ...     merger=lambda letter, one, other: one + other,
+        ...     store="lists",
+        ...     value=serdes.json,
+        ... )
+        >>> with TopologyTestDriver(builder.build()) as driver:
+        ...     driver.input("words").send_many([("1", "ant"), ("2", "bee"), ("3", "ape")])
+        ...     dict(driver.store("lists").items())
+        {'a': ['ant', 'ape'], 'b': ['bee']}
         """
         fold = Aggregating(initializer, aggregator, merger=merger)
         return self._folded(fold, store, key, value, name)
@@ -207,31 +178,27 @@ class KGroupedStream(Generic[K, V]):
                 closed; adds the nodes that process them. They have the group's serdes. Late records
                 are always counted.
 
-        Returns:
-            The windowed stream, to be aggregated.
-
         Raises:
             TopologyError: the arguments cannot be combined.
 
-        Example:
-            >>> from datetime import timedelta
-            >>> from headrace import StreamsBuilder, TopologyTestDriver
-            >>> builder = StreamsBuilder()
-            >>> clicks = builder.stream("clicks", key=serdes.string).group_by_key()
-            >>> minutes = clicks.windowed_by(
-            ...     TimeWindows(size=timedelta(minutes=1)),
-            ...     emit="on_window_close",
-            ...     late=lambda stream: stream.to("late"),
-            ... )
-            >>> minutes.count(store="clicks-per-minute").to_stream().to("out")
-            >>> with TopologyTestDriver(builder.build()) as driver:
-            ...     for second in (10, 20, 70, 30):
-            ...         driver.input("clicks").send("home", second, timestamp=second * 1000)
-            ...     for record in driver.output("out").read_all():
-            ...         print(record.key, record.value)
-            ...     driver.output("late").as_dict()
-            Windowed(key='home', window=Window(start_ms=0, end_ms=60000)) 2
-            {'home': 30}
+        >>> from datetime import timedelta
+        >>> from headrace import StreamsBuilder, TopologyTestDriver
+        >>> builder = StreamsBuilder()
+        >>> clicks = builder.stream("clicks", key=serdes.string).group_by_key()
+        >>> minutes = clicks.windowed_by(
+        ...     TimeWindows(size=timedelta(minutes=1)),
+        ...     emit="on_window_close",
+        ...     late=lambda stream: stream.to("late"),
+        ... )
+        >>> minutes.count(store="clicks-per-minute").to_stream().to("out")
+        >>> with TopologyTestDriver(builder.build()) as driver:
+        ...     for second in (10, 20, 70, 30):
+        ...         driver.input("clicks").send("home", second, timestamp=second * 1000)
+        ...     for record in driver.output("out").read_all():
+        ...         print(record.key, record.value)
+        ...     driver.output("late").as_dict()
+        Windowed(key='home', window=Window(start_ms=0, end_ms=60000)) 2
+        {'home': 30}
         """
         if isinstance(windows, SessionWindows):
             return session_windowed.SessionWindowedKStream(
@@ -251,18 +218,14 @@ class KGroupedStream(Generic[K, V]):
             aggregator: called as ``aggregator(key, value, aggregate)`` with this stream's values;
                 None deletes the row.
 
-        Returns:
-            The cogrouped stream, to which other streams are added.
-
-        Example:
-            >>> from headrace import StreamsBuilder
-            >>> builder = StreamsBuilder()
-            >>> bought = builder.stream("bought", key=serdes.string).group_by_key()
-            >>> returned = builder.stream("returned", key=serdes.string).group_by_key()
-            >>> balance = bought.cogroup(lambda customer, price, total: total + price).cogroup(
-            ...     returned, lambda customer, price, total: total - price
-            ... )
-            >>> balance.aggregate(lambda: 0, store="balance").to_stream().to("out")
+        >>> from headrace import StreamsBuilder
+        >>> builder = StreamsBuilder()
+        >>> bought = builder.stream("bought", key=serdes.string).group_by_key()
+        >>> returned = builder.stream("returned", key=serdes.string).group_by_key()
+        >>> balance = bought.cogroup(lambda customer, price, total: total + price).cogroup(
+        ...     returned, lambda customer, price, total: total - price
+        ... )
+        >>> balance.aggregate(lambda: 0, store="balance").to_stream().to("out")
         """
         return cogrouped.CogroupedKStream(((self, aggregator),))
 

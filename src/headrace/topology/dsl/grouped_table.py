@@ -34,6 +34,8 @@ class KGroupedTable(Generic[K, V]):
     is added; when it is deleted, its old value is subtracted. Both go through a repartition topic,
     so that a single task has all rows of a group. An aggregation must not depend on the order of
     rows, because rows of several partitions come in any order.
+
+    The arguments `store`, `key`, `value` and `name` are described at `KGroupedStream`.
     """
 
     __slots__ = ("_edge", "_name", "_source")
@@ -57,34 +59,24 @@ class KGroupedTable(Generic[K, V]):
     ) -> ktable.KTable[K, int]:
         """Count the rows of each group.
 
-        Args:
-            store: name or options of the store; None generates a name.
-            key: serde of the store's keys; None uses the group's.
-            value: serde of the counts; None uses `serdes.long`.
-            name: name of the node; None generates one.
-
         Returns:
             The table of counts. A group that has lost all its rows counts 0.
 
-        Raises:
-            TopologyError: a name is not legal or is taken.
-
-        Example:
-            >>> from headrace import StreamsBuilder, TopologyTestDriver, serdes
-            >>> builder = StreamsBuilder()
-            >>> homes = builder.table("homes", key=serdes.string, value=serdes.string)
-            >>> by_city = homes.group_by(
-            ...     lambda person, city: (city, person),
-            ...     key=serdes.string,
-            ...     value=serdes.string,
-            ...     name="by-city",
-            ... )
-            >>> by_city.count(store="people").to_stream().to("out")
-            >>> with TopologyTestDriver(builder.build()) as driver:
-            ...     driver.input("homes").send_many([("Ann", "Rome"), ("Ben", "Rome")])
-            ...     driver.input("homes").send("Ben", "Oslo")
-            ...     dict(driver.store("people"))
-            {'Oslo': 1, 'Rome': 1}
+        >>> from headrace import StreamsBuilder, TopologyTestDriver, serdes
+        >>> builder = StreamsBuilder()
+        >>> homes = builder.table("homes", key=serdes.string, value=serdes.string)
+        >>> by_city = homes.group_by(
+        ...     lambda person, city: (city, person),
+        ...     key=serdes.string,
+        ...     value=serdes.string,
+        ...     name="by-city",
+        ... )
+        >>> by_city.count(store="people").to_stream().to("out")
+        >>> with TopologyTestDriver(builder.build()) as driver:
+        ...     driver.input("homes").send_many([("Ann", "Rome"), ("Ben", "Rome")])
+        ...     driver.input("homes").send("Ben", "Oslo")
+        ...     dict(driver.store("people"))
+        {'Oslo': 1, 'Rome': 1}
         """
         return ktable.KTable(self._fold(Counting(), store, key, value or serdes.long, name))
 
@@ -106,33 +98,22 @@ class KGroupedTable(Generic[K, V]):
                 deletes the group's row.
             subtractor: called as ``subtractor(aggregate, value)`` for a row that leaves it; None
                 deletes the group's row.
-            store: name or options of the store; None generates a name.
-            key: serde of the store's keys; None uses the group's.
-            value: serde of the store's values; None uses the group's.
-            name: name of the node; None generates one.
 
-        Returns:
-            The table of combined values.
-
-        Raises:
-            TopologyError: a name is not legal or is taken.
-
-        Example:
-            >>> from headrace import StreamsBuilder, TopologyTestDriver, serdes
-            >>> builder = StreamsBuilder()
-            >>> stock = builder.table("stock", key=serdes.string)
-            >>> by_shelf = stock.group_by(
-            ...     lambda item, row: (row["shelf"], row["pieces"]),
-            ...     key=serdes.string,
-            ...     value=serdes.long,
-            ... )
-            >>> pieces = by_shelf.reduce(lambda a, b: a + b, lambda a, b: a - b, store="pieces")
-            >>> with TopologyTestDriver(builder.build()) as driver:
-            ...     driver.input("stock").send("tea", {"shelf": "left", "pieces": 3})
-            ...     driver.input("stock").send("jam", {"shelf": "left", "pieces": 4})
-            ...     driver.input("stock").send("tea", {"shelf": "left", "pieces": 2})
-            ...     dict(driver.store("pieces"))
-            {'left': 6}
+        >>> from headrace import StreamsBuilder, TopologyTestDriver, serdes
+        >>> builder = StreamsBuilder()
+        >>> stock = builder.table("stock", key=serdes.string)
+        >>> by_shelf = stock.group_by(
+        ...     lambda item, row: (row["shelf"], row["pieces"]),
+        ...     key=serdes.string,
+        ...     value=serdes.long,
+        ... )
+        >>> pieces = by_shelf.reduce(lambda a, b: a + b, lambda a, b: a - b, store="pieces")
+        >>> with TopologyTestDriver(builder.build()) as driver:
+        ...     driver.input("stock").send("tea", {"shelf": "left", "pieces": 3})
+        ...     driver.input("stock").send("jam", {"shelf": "left", "pieces": 4})
+        ...     driver.input("stock").send("tea", {"shelf": "left", "pieces": 2})
+        ...     dict(driver.store("pieces"))
+        {'left': 6}
         """
         fold = Reducing(adder, subtractor)
         return ktable.KTable(self._fold(fold, store, key, value or self._edge.value, name))
@@ -156,34 +137,23 @@ class KGroupedTable(Generic[K, V]):
                 deletes the group's row.
             subtractor: called as ``subtractor(key, value, aggregate)`` for a row that leaves it;
                 None deletes the group's row.
-            store: name or options of the store; None generates a name.
-            key: serde of the store's keys; None uses the group's.
-            value: serde of the aggregates; None uses the setting ``default.value.serde``.
-            name: name of the node; None generates one.
 
-        Returns:
-            The table of aggregates.
-
-        Raises:
-            TopologyError: a name is not legal or is taken.
-
-        Example:
-            >>> from headrace import StreamsBuilder, TopologyTestDriver, serdes
-            >>> builder = StreamsBuilder()
-            >>> homes = builder.table("homes", key=serdes.string, value=serdes.string)
-            >>> names = homes.group_by(
-            ...     lambda person, city: (city, person), key=serdes.string, value=serdes.string
-            ... ).aggregate(
-            ...     list,
-            ...     lambda city, person, people: sorted([*people, person]),
-            ...     lambda city, person, people: [one for one in people if one != person] or None,
-            ...     store="names",
-            ... )
-            >>> with TopologyTestDriver(builder.build()) as driver:
-            ...     driver.input("homes").send_many([("Ann", "Rome"), ("Ben", "Rome")])
-            ...     driver.input("homes").send_many([("Ben", None), ("Cleo", "Oslo")])
-            ...     dict(driver.store("names"))
-            {'Oslo': ['Cleo'], 'Rome': ['Ann']}
+        >>> from headrace import StreamsBuilder, TopologyTestDriver, serdes
+        >>> builder = StreamsBuilder()
+        >>> homes = builder.table("homes", key=serdes.string, value=serdes.string)
+        >>> names = homes.group_by(
+        ...     lambda person, city: (city, person), key=serdes.string, value=serdes.string
+        ... ).aggregate(
+        ...     list,
+        ...     lambda city, person, people: sorted([*people, person]),
+        ...     lambda city, person, people: [one for one in people if one != person] or None,
+        ...     store="names",
+        ... )
+        >>> with TopologyTestDriver(builder.build()) as driver:
+        ...     driver.input("homes").send_many([("Ann", "Rome"), ("Ben", "Rome")])
+        ...     driver.input("homes").send_many([("Ben", None), ("Cleo", "Oslo")])
+        ...     dict(driver.store("names"))
+        {'Oslo': ['Cleo'], 'Rome': ['Ann']}
         """
         fold = Aggregating(initializer, adder, subtractor)
         return ktable.KTable(self._fold(fold, store, key, value, name))

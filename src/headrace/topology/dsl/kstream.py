@@ -34,6 +34,7 @@ from headrace.topology.dsl.steps.join_nodes import (
 from headrace.topology.dsl.steps.late import Late
 from headrace.topology.dsl.steps.stream_steps import (
     AnyStore,
+    By,
     Deduplication,
     ProcessorOptions,
     add_dead_letters,
@@ -53,7 +54,6 @@ from headrace.topology.naming import legal
 from headrace.topology.operators.frames import Form
 from headrace.topology.operators.joins.stream_join import LateMatch
 from headrace.topology.operators.map_async import Order
-from headrace.topology.operators.sample import By
 from headrace.topology.processors.processors import (
     FixedKeyProcessor,
     FixedKeyProcessorContext,
@@ -88,6 +88,10 @@ class KStream(Generic[K, V]):
     unless ``with_key`` is set. They must not change their arguments. A stream may have several
     downstream operators: each of them receives every record.
 
+    Arguments that a method does not describe: `name` is the name of the node; None generates one.
+    `key` and `value` are the serdes of keys and values; None uses the stream's. All methods raise
+    `TopologyError` if a name is not legal or is taken.
+
     >>> from headrace import StreamsBuilder, TopologyTestDriver, serdes
     >>> builder = StreamsBuilder()
     >>> lines = builder.stream("lines", value=serdes.string)
@@ -115,7 +119,6 @@ class KStream(Generic[K, V]):
 
         Args:
             predicate: called as ``predicate(key, value)``.
-            name: name of the node; None generates one.
         """
         return KStream(self._added("filter", "FILTER", predicate, name))
 
@@ -126,7 +129,6 @@ class KStream(Generic[K, V]):
 
         Args:
             predicate: called as ``predicate(key, value)``.
-            name: name of the node; None generates one.
         """
         return KStream(self._added("filter_not", "FILTER", predicate, name))
 
@@ -137,7 +139,6 @@ class KStream(Generic[K, V]):
 
         Args:
             mapper: called as ``mapper(key, value)``, returns the new key and value.
-            name: name of the node; None generates one.
         """
         edge = self._added("map", "MAP", mapper, name)
         return KStream(replace(edge, key=None, value=None, rekeyed=True))
@@ -163,7 +164,6 @@ class KStream(Generic[K, V]):
         Args:
             mapper: called as ``mapper(value)``.
             with_key: call ``mapper(key, value)`` instead.
-            name: name of the node; None generates one.
         """
         edge = self._added("map_values", "MAPVALUES", mapper, name, with_key=with_key)
         return KStream(replace(edge, value=None))
@@ -175,7 +175,6 @@ class KStream(Generic[K, V]):
 
         Args:
             mapper: called as ``mapper(key, value)``, returns pairs of a key and a value.
-            name: name of the node; None generates one.
         """
         edge = self._added("flat_map", "FLATMAP", mapper, name)
         return KStream(replace(edge, key=None, value=None, rekeyed=True))
@@ -209,7 +208,6 @@ class KStream(Generic[K, V]):
         Args:
             mapper: called as ``mapper(value)``, returns values.
             with_key: call ``mapper(key, value)`` instead.
-            name: name of the node; None generates one.
         """
         edge = self._added("flat_map_values", "FLATMAPVALUES", mapper, name, with_key=with_key)
         return KStream(replace(edge, value=None))
@@ -221,7 +219,6 @@ class KStream(Generic[K, V]):
 
         Args:
             mapper: called as ``mapper(key, value)``, returns the new key.
-            name: name of the node; None generates one.
         """
         edge = self._added("select_key", "KEY-SELECT", mapper, name)
         return KStream(replace(edge, key=None, rekeyed=True))
@@ -232,7 +229,6 @@ class KStream(Generic[K, V]):
         Args:
             action: called as ``action(key, value)``; called again where a record is processed again
                 after a failure.
-            name: name of the node; None generates one.
         """
         return KStream(self._added("peek", "PEEK", action, name))
 
@@ -242,7 +238,6 @@ class KStream(Generic[K, V]):
         Args:
             action: called as ``action(key, value)``; called again where a record is processed again
                 after a failure.
-            name: name of the node; None generates one.
         """
         self._added("for_each", "FOREACH", action, name)
 
@@ -251,7 +246,6 @@ class KStream(Generic[K, V]):
 
         Args:
             label: text in the brackets; None uses the name of the upstream node.
-            name: name of the node; None generates one.
         """
         self._added(
             "print", "PRINTER", None, name, label=self._edge.node if label is None else label
@@ -262,7 +256,6 @@ class KStream(Generic[K, V]):
 
         Args:
             other: a stream of the same builder.
-            name: name of the node; None generates one.
 
         Raises:
             TopologyError: the other stream comes from another builder.
@@ -274,9 +267,6 @@ class KStream(Generic[K, V]):
 
         Args:
             name: prefix of the branches' names; None generates it.
-
-        Returns:
-            The split, to which branches are added.
         """
         return branched.BranchedKStream(self._edge, name)
 
@@ -292,12 +282,10 @@ class KStream(Generic[K, V]):
 
         Args:
             partitions: partition count of the topic; None uses the upstream partition count.
-            key: serde of the topic's keys; None uses the stream's.
-            value: serde of the topic's values; None uses the stream's.
             name: prefix of the topic's name; None generates it.
 
         Raises:
-            TopologyError: the name is not legal or is taken, or the count is not positive.
+            TopologyError: the count is not positive.
         """
         if partitions is not None and partitions < 1:
             raise TopologyError(f"repartition() was given {partitions} partitions; give at least 1")
@@ -319,15 +307,9 @@ class KStream(Generic[K, V]):
 
         Args:
             topic: the topic, or a function that is called as ``topic(key, value)`` and returns it.
-            key: serde of keys; None uses the stream's.
-            value: serde of values; None uses the stream's.
             partitioner: called as ``partitioner(topic, key, value, partitions)``; returns a
                 partition, several in a list, an empty list to write nowhere, or None for the key's
                 default partition.
-            name: name of the node; None generates one.
-
-        Raises:
-            TopologyError: a name is not legal or is taken.
         """
         edge = self._with_serdes(key, value)
         node_name = edge.draft.names.node("KSTREAM-SINK-", name)
@@ -349,11 +331,10 @@ class KStream(Generic[K, V]):
 
         Args:
             reason: the text, or a function that is called as ``reason(key, value)`` and returns it.
-            name: name of the node; None generates one.
 
         Raises:
-            TopologyError: the reason is empty or has another type, or a name is not legal or is
-                taken. Without the setting the application does not start.
+            TopologyError: the reason is empty or has another type. Without the setting the
+                application does not start.
 
         >>> from headrace import StreamsBuilder, TopologyTestDriver, serdes
         >>> builder = StreamsBuilder()
@@ -388,30 +369,26 @@ class KStream(Generic[K, V]):
             sink: the sink, such as a `SqliteSink`.
             name: name of the node; positions are stored under the ``application.id`` and this name,
                 so neither may change.
-            key: serde of the topic's keys; None uses the stream's.
-            value: serde of the topic's values; None uses the stream's.
             direct: whether to omit the internal topic: the task reads the stream's input topic
                 itself, with only stateless nodes in between. This requires a stream of a single
                 topic that has no other downstream nodes.
 
         Raises:
-            TopologyError: it is not a sink, the name is not legal or is taken, or serdes are given
-                without an internal topic; `StreamsBuilder.build` checks the other requirements of
-                `direct`.
+            TopologyError: it is not a sink, or serdes are given without an internal topic;
+                `StreamsBuilder.build` checks the other requirements of `direct`.
 
-        Example:
-            >>> from headrace import SqliteSink, StreamsBuilder, TopologyTestDriver
-            >>> builder = StreamsBuilder()
-            >>> orders = SqliteSink("shop.db", "orders", columns={"id": int, "price": float})
-            >>> builder.stream("orders").to_sink(orders, name="store-orders")
-            >>> with TopologyTestDriver(builder.build()) as driver:
-            ...     driver.input("orders").send(None, {"id": 7, "price": 9.5})
-            ...     [row.value for row in driver.sink("store-orders").rows]
-            [{'id': 7, 'price': 9.5}]
+        >>> from headrace import SqliteSink, StreamsBuilder, TopologyTestDriver
+        >>> builder = StreamsBuilder()
+        >>> orders = SqliteSink("shop.db", "orders", columns={"id": int, "price": float})
+        >>> builder.stream("orders").to_sink(orders, name="store-orders")
+        >>> with TopologyTestDriver(builder.build()) as driver:
+        ...     driver.input("orders").send(None, {"id": 7, "price": 9.5})
+        ...     [row.value for row in driver.sink("store-orders").rows]
+        [{'id': 7, 'price': 9.5}]
         """
         if direct and (key is not None or value is not None):
             raise TopologyError(
-                f"to_sink({name!r}, direct=True) has no topic of its own, whose serdes key= and "
+                f"to_sink({name!r}, direct=True) has no internal topic, whose serdes key= and "
                 "value= are; leave them out, and give serdes to stream()"
             )
         add_external_sink(self._with_serdes(key, value), sink, name, direct=direct)
@@ -428,12 +405,7 @@ class KStream(Generic[K, V]):
 
         Args:
             store: name or options of the store; a table without a name is not stored.
-            key: serde of keys; None uses the stream's.
-            value: serde of values; None uses the stream's.
             name: name of the node, and of the topic if the key has changed; None generates it.
-
-        Raises:
-            TopologyError: a name is not legal or is taken.
         """
         return ktable.KTable(to_table(self._with_serdes(key, value), materialized(store), name))
 
@@ -447,12 +419,7 @@ class KStream(Generic[K, V]):
         """Group the records by their key.
 
         Args:
-            key: serde of keys; None uses the stream's.
-            value: serde of values; None uses the stream's.
             name: prefix of the repartition topic's name; None uses the store's name.
-
-        Raises:
-            TopologyError: the name is not legal.
         """
         given = None if name is None else legal(name)
         return grouped.KGroupedStream(self._with_serdes(key, value), given)
@@ -470,12 +437,8 @@ class KStream(Generic[K, V]):
         Args:
             selector: called as ``selector(key, value)``, returns the new key.
             key: serde of the new keys; None uses the setting ``default.key.serde``.
-            value: serde of values; None uses the stream's.
             name: name of the node, and prefix of the repartition topic's name; None generates the
                 node's name and uses the store's name for the topic.
-
-        Raises:
-            TopologyError: the name is not legal or is taken.
         """
         rekeyed: KStream[K2, V] = self.select_key(selector, name=name)
         return grouped.KGroupedStream(rekeyed._with_serdes(key, value), name)
@@ -549,11 +512,9 @@ class KStream(Generic[K, V]):
                 ``processing.exception.handler``, which by default stops the application, "skip"
                 drops the record, "dead_letter" writes it to the setting's dead-letter topic, a
                 function is called as ``on_error(value, error)`` and returns the value.
-            name: name of the node; None generates one.
 
         Raises:
-            TopologyError: the function cannot be called this way, an argument is out of range, or a
-                name is not legal or is taken.
+            TopologyError: the function cannot be called this way, or an argument is out of range.
 
         >>> import asyncio
         >>> from headrace import TopologyTestDriver, serdes
@@ -614,11 +575,9 @@ class KStream(Generic[K, V]):
             max_records: maximum number of values per call.
             max_ms: maximum wait for more values in milliseconds; a commit ends the wait earlier.
                 None calls the function for the records of each poll.
-            name: name of the node; None generates one.
 
         Raises:
-            TopologyError: a number is out of range, or a library is not installed; a name is not
-                legal or is taken.
+            TopologyError: a number is out of range, or a library is not installed.
 
         >>> from headrace import TopologyTestDriver, serdes
         >>> from headrace.topology.dsl.builder import StreamsBuilder
@@ -669,11 +628,10 @@ class KStream(Generic[K, V]):
                 attribute `stores` adds these stores and connects the processor to them.
             stores: stores of the processor: names of stores or tables, or store builders, whose
                 stores are added.
-            name: name of the node; None generates one.
 
         Raises:
             TopologyError: the supplier does not return processors, or returns the same processor
-                twice; a name is not legal or is taken.
+                twice.
 
         >>> from headrace import Processor, Record, Stores, TopologyTestDriver, serdes
         >>> from headrace.topology.dsl.builder import StreamsBuilder
@@ -723,12 +681,7 @@ class KStream(Generic[K, V]):
         Args:
             supplier: returns a new `FixedKeyProcessor` in each call, or is a function that is
                 called as ``function(record, context)``; records are `FixedKeyRecord`.
-            stores: stores of the processor; see `process`.
-            name: name of the node; None generates one.
-
-        Raises:
-            TopologyError: the supplier does not return processors, or returns the same processor
-                twice; a name is not legal or is taken.
+            stores: see `process`.
 
         >>> from headrace import TopologyTestDriver, serdes
         >>> from headrace.topology.dsl.builder import StreamsBuilder
@@ -810,7 +763,7 @@ class KStream(Generic[K, V]):
                 node's name and uses the store's name for the topic.
 
         Raises:
-            TopologyError: a duration is not possible, or a name is not legal or is taken.
+            TopologyError: a duration is not possible.
 
         >>> from datetime import timedelta
         >>> from headrace import StreamsBuilder, TopologyTestDriver, serdes
@@ -829,8 +782,8 @@ class KStream(Generic[K, V]):
         """
         if key is None and (with_key or id_serde is not None):
             raise TopologyError(
-                "deduplicate() was given with_key= or id_serde=, which are for what key= returns; "
-                "give it key=, or leave them out"
+                "deduplicate() was given with_key= or id_serde=, which require key=; give it key=, "
+                "or leave them out"
             )
         given = Deduplication(within, grace, key, with_key, id_serde, materialized(store), name)
         edge = self._edge
@@ -855,10 +808,9 @@ class KStream(Generic[K, V]):
             fraction: the fraction of the keys, from 0 to 1; the actual fraction is approximate.
             by: "key", or "value" to choose by the value instead.
             serde: serde of the hashed bytes; None uses the stream's key or value serde.
-            name: name of the node; None generates one.
 
         Raises:
-            TopologyError: the fraction is not from 0 to 1, or a name is not legal or is taken.
+            TopologyError: the fraction is not from 0 to 1.
 
         >>> from headrace import StreamsBuilder, TopologyTestDriver, serdes
         >>> builder = StreamsBuilder()
@@ -962,7 +914,6 @@ class KStream(Generic[K, V]):
             windows: maximum distance in time between records of two streams.
             with_key: call ``joiner(key, value, other_value)`` instead.
             key: serde of keys; None uses this stream's, or else the other's.
-            value: serde of this stream's values; None uses the stream's.
             other_value: serde of the other stream's values; None uses the stream's.
             store: prefix of the names of two streams' stores, or their options. With a retention
                 longer than the windows and their grace, even later records are joined.
@@ -977,7 +928,7 @@ class KStream(Generic[K, V]):
             other_late: the same for the other stream's late records, with that stream's serdes.
 
         Raises:
-            TopologyError: a name is not legal or is taken, or an argument is not valid for `other`.
+            TopologyError: an argument is not valid for `other`.
 
         >>> from datetime import timedelta
         >>> from headrace import JoinWindows, StreamsBuilder, TopologyTestDriver
@@ -1087,25 +1038,13 @@ class KStream(Generic[K, V]):
         None.
 
         Args:
-            other: the other stream, or the table, global or not.
             joiner: called as ``joiner(value, other_value)``, with None if there is no match.
-            windows: maximum distance in time between records of two streams.
             with_key: call ``joiner(key, value, other_value)`` instead.
-            key: serde of keys; None uses this stream's, or else the other's.
-            value: serde of this stream's values; None uses the stream's.
-            other_value: serde of the other stream's values; None uses the stream's.
-            store: prefix of the stores' names, or their options; see `join`.
-            name: prefix of names; see `join`.
-            grace: how long a record waits for late rows of a table; see `join`.
             late_match: reaction to a match that comes after the unmatched result: "emit" forwards a
                 second result, as in Kafka Streams; with "drop" the unmatched result is the last
                 result.
-            key_mapper: returns the key to look up in a global table; see `join`.
-            late: called with the stream of this stream's late records; see `join`.
-            other_late: the same for the other stream's late records.
 
-        Raises:
-            TopologyError: see `join`.
+        All other arguments are as in `join`.
 
         >>> from headrace import StreamsBuilder, TopologyTestDriver
         >>> builder = StreamsBuilder()
@@ -1165,24 +1104,10 @@ class KStream(Generic[K, V]):
         too.
 
         Args:
-            other: the other stream.
             joiner: called as ``joiner(value, other_value)``; one of them may be None.
-            windows: maximum distance in time between records.
             with_key: call ``joiner(key, value, other_value)`` instead.
-            key: serde of keys; None uses this stream's, or else the other's.
-            value: serde of this stream's values; None uses the stream's.
-            other_value: serde of the other stream's values; None uses the stream's.
-            store: prefix of the stores' names, or their options; see `join`.
-            name: prefix of names; see `join`.
-            late_match: reaction to a match that comes after an unmatched result; see `left_join`.
-            late: called with the stream of this stream's late records; see `join`.
-            other_late: the same for the other stream's late records.
 
-        Returns:
-            The stream of results.
-
-        Raises:
-            TopologyError: see `join`.
+        All other arguments are as in `left_join`.
 
         >>> from datetime import timedelta
         >>> from headrace import JoinWindows, StreamsBuilder, TopologyTestDriver, serdes

@@ -63,7 +63,13 @@ V2 = TypeVar("V2")
 
 @checked
 class KTable(Generic[K, V]):
-    """Rows by key; downstream nodes receive each change, with None for a deleted row."""
+    """Rows by key; downstream nodes receive each change, with None for a deleted row.
+
+    Arguments that a method does not describe: `store` is the name or the options of a store for the
+    resulting rows; None computes them from this table's rows when they are read. `key` and `value`
+    are the serdes of the rows' keys and values; None uses this table's. `name` is the name of the
+    node; None generates one. All methods raise `TopologyError` if a name is not legal or is taken.
+    """
 
     __slots__ = ("_edge",)
 
@@ -86,28 +92,16 @@ class KTable(Generic[K, V]):
 
         Args:
             predicate: called as ``predicate(key, value)``, never with None as the value.
-            store: name or options of a store for the resulting rows; None computes them from this
-                table's rows when they are read.
-            key: serde of the rows' keys; None uses this table's.
-            value: serde of the rows' values; None uses this table's.
-            name: name of the node; None generates one.
 
-        Returns:
-            The table of the remaining rows.
-
-        Raises:
-            TopologyError: a name is not legal or is taken.
-
-        Example:
-            >>> from headrace import StreamsBuilder, TopologyTestDriver, serdes
-            >>> builder = StreamsBuilder()
-            >>> prices = builder.table("prices", key=serdes.string, value=serdes.long)
-            >>> dear = prices.filter(lambda item, price: price > 9, store="dear")
-            >>> dear.to_stream().print(label="dear")
-            >>> driver = TopologyTestDriver(builder.build())
-            >>> driver.input("prices").send_many([("tea", 12), ("tea", 3), ("jam", 4)])
-            [dear]: tea, 12
-            [dear]: tea, None
+        >>> from headrace import StreamsBuilder, TopologyTestDriver, serdes
+        >>> builder = StreamsBuilder()
+        >>> prices = builder.table("prices", key=serdes.string, value=serdes.long)
+        >>> dear = prices.filter(lambda item, price: price > 9, store="dear")
+        >>> dear.to_stream().print(label="dear")
+        >>> driver = TopologyTestDriver(builder.build())
+        >>> driver.input("prices").send_many([("tea", 12), ("tea", 3), ("jam", 4)])
+        [dear]: tea, 12
+        [dear]: tea, None
         """
         return self._mapped(FILTER, kept_if(predicate), store, key, value, name)
 
@@ -124,27 +118,15 @@ class KTable(Generic[K, V]):
 
         Args:
             predicate: called as ``predicate(key, value)``, never with None as the value.
-            store: name or options of a store for the resulting rows; None computes them from this
-                table's rows when they are read.
-            key: serde of the rows' keys; None uses this table's.
-            value: serde of the rows' values; None uses this table's.
-            name: name of the node; None generates one.
 
-        Returns:
-            The table of the remaining rows.
-
-        Raises:
-            TopologyError: a name is not legal or is taken.
-
-        Example:
-            >>> from headrace import StreamsBuilder, TopologyTestDriver, serdes
-            >>> builder = StreamsBuilder()
-            >>> prices = builder.table("prices", key=serdes.string, value=serdes.long)
-            >>> cheap = prices.filter_not(lambda item, price: price > 9, store="cheap")
-            >>> with TopologyTestDriver(builder.build()) as driver:
-            ...     driver.input("prices").send_many([("tea", 12), ("jam", 4)])
-            ...     dict(driver.store("cheap"))
-            {'jam': 4}
+        >>> from headrace import StreamsBuilder, TopologyTestDriver, serdes
+        >>> builder = StreamsBuilder()
+        >>> prices = builder.table("prices", key=serdes.string, value=serdes.long)
+        >>> cheap = prices.filter_not(lambda item, price: price > 9, store="cheap")
+        >>> with TopologyTestDriver(builder.build()) as driver:
+        ...     driver.input("prices").send_many([("tea", 12), ("jam", 4)])
+        ...     dict(driver.store("cheap"))
+        {'jam': 4}
         """
         return self._mapped(FILTER, kept_unless(predicate), store, key, value, name)
 
@@ -180,28 +162,17 @@ class KTable(Generic[K, V]):
         Args:
             mapper: called as ``mapper(value)``, never with None; None deletes the row.
             with_key: call ``mapper(key, value)`` instead.
-            store: name or options of a store for the new rows; None computes them from this table's
-                rows when they are read.
-            key: serde of the rows' keys; None uses this table's.
             value: serde of the new values; None uses the setting ``default.value.serde``.
-            name: name of the node; None generates one.
 
-        Returns:
-            The table of the new values.
-
-        Raises:
-            TopologyError: a name is not legal or is taken.
-
-        Example:
-            >>> from headrace import StreamsBuilder, TopologyTestDriver, serdes
-            >>> builder = StreamsBuilder()
-            >>> lines = builder.table("lines", key=serdes.string, value=serdes.string)
-            >>> lengths = lines.map_values(len, store="lengths", value=serdes.long)
-            >>> lengths.to_stream().print(label="n")
-            >>> driver = TopologyTestDriver(builder.build())
-            >>> driver.input("lines").send_many([("a", "tea"), ("a", "jam"), ("a", "bread")])
-            [n]: a, 3
-            [n]: a, 5
+        >>> from headrace import StreamsBuilder, TopologyTestDriver, serdes
+        >>> builder = StreamsBuilder()
+        >>> lines = builder.table("lines", key=serdes.string, value=serdes.string)
+        >>> lengths = lines.map_values(len, store="lengths", value=serdes.long)
+        >>> lengths.to_stream().print(label="n")
+        >>> driver = TopologyTestDriver(builder.build())
+        >>> driver.input("lines").send_many([("a", "tea"), ("a", "jam"), ("a", "bread")])
+        [n]: a, 3
+        [n]: a, 5
         """
         mapped = mapped_values(mapper, with_key=with_key)
         return self._mapped(MAP_VALUES, mapped, store, key, value, name)
@@ -240,34 +211,28 @@ class KTable(Generic[K, V]):
             stores: the object's stores, by name or as `Stores` describes them.
             store: name or options of a store for the results; without it they are stored only if
                 downstream nodes read them or their old values.
-            key: serde of the rows' keys; None uses this table's.
             value: serde of the results; None uses the setting ``default.value.serde``.
-            name: name of the node; None generates one.
-
-        Returns:
-            The table of the results.
 
         Raises:
-            TopologyError: the supplier returns another type, or a name is not legal or is taken.
+            TopologyError: the supplier returns another type.
 
-        Example:
-            >>> from headrace import Stores, StreamsBuilder, TopologyTestDriver, serdes
-            >>> class Rise:
-            ...     def init(self, context):
-            ...         self.before = context.store("before")
-            ...     def transform(self, item, price):
-            ...         before = self.before.get(item)
-            ...         self.before.put(item, price)
-            ...         return None if None in (before, price) else price - before
-            >>> builder = StreamsBuilder()
-            >>> prices = builder.table("prices", key=serdes.string, value=serdes.long)
-            >>> before = Stores.key_value("before", key=serdes.string, value=serdes.long)
-            >>> rises = prices.transform_values(Rise, stores=[before], value=serdes.long)
-            >>> rises.to_stream().print(label="rise")
-            >>> driver = TopologyTestDriver(builder.build())
-            >>> driver.input("prices").send_many([("tea", 5), ("tea", 7)])
-            [rise]: tea, None
-            [rise]: tea, 2
+        >>> from headrace import Stores, StreamsBuilder, TopologyTestDriver, serdes
+        >>> class Rise:
+        ...     def init(self, context):
+        ...         self.before = context.store("before")
+        ...     def transform(self, item, price):
+        ...         before = self.before.get(item)
+        ...         self.before.put(item, price)
+        ...         return None if None in (before, price) else price - before
+        >>> builder = StreamsBuilder()
+        >>> prices = builder.table("prices", key=serdes.string, value=serdes.long)
+        >>> before = Stores.key_value("before", key=serdes.string, value=serdes.long)
+        >>> rises = prices.transform_values(Rise, stores=[before], value=serdes.long)
+        >>> rises.to_stream().print(label="rise")
+        >>> driver = TopologyTestDriver(builder.build())
+        >>> driver.input("prices").send_many([("tea", 5), ("tea", 7)])
+        [rise]: tea, None
+        [rise]: tea, 2
         """
         options: dict[str, Any] = {"store": store, "key": key, "value": value, "name": name}
         return KTable(transformed_table(self._edge, supplier, stores=stores, **options))
@@ -291,12 +256,6 @@ class KTable(Generic[K, V]):
             key: serde of the groups' keys; None uses the setting ``default.key.serde``.
             value: serde of the values; None uses the setting ``default.value.serde``.
             name: name of the node and of the repartition topic; None generates them.
-
-        Returns:
-            The grouped table, to be aggregated.
-
-        Raises:
-            TopologyError: the name is not legal or is taken.
         """
         draft = self._edge.draft
         node_name = draft.names.node("KTABLE-SELECT-", name)
@@ -318,24 +277,19 @@ class KTable(Generic[K, V]):
             name: name of the node, and with the suffix ``-store`` of its store; None generates
                 them.
 
-        Returns:
-            The table of the forwarded changes.
-
         Raises:
-            TopologyError: the table has no windows that could close, or the name is not legal or is
-                taken.
+            TopologyError: the table has no windows that could close.
 
-        Example:
-            >>> from datetime import timedelta
-            >>> from headrace import StreamsBuilder, Suppressed, TopologyTestDriver, serdes
-            >>> builder = StreamsBuilder()
-            >>> prices = builder.table("prices", key=serdes.string, value=serdes.long)
-            >>> limit = Suppressed.until_time_limit(timedelta(milliseconds=10))
-            >>> prices.suppress(limit, name="calmer").to_stream().print(label="prices")
-            >>> driver = TopologyTestDriver(builder.build())
-            >>> for price, time in ((7, 0), (8, 4), (9, 10)):
-            ...     driver.input("prices").send("tea", price, timestamp=time)
-            [prices]: tea, 9
+        >>> from datetime import timedelta
+        >>> from headrace import StreamsBuilder, Suppressed, TopologyTestDriver, serdes
+        >>> builder = StreamsBuilder()
+        >>> prices = builder.table("prices", key=serdes.string, value=serdes.long)
+        >>> limit = Suppressed.until_time_limit(timedelta(milliseconds=10))
+        >>> prices.suppress(limit, name="calmer").to_stream().print(label="prices")
+        >>> driver = TopologyTestDriver(builder.build())
+        >>> for price, time in ((7, 0), (8, 4), (9, 10)):
+        ...     driver.input("prices").send("tea", price, timestamp=time)
+        [prices]: tea, 9
         """
         edge = self._edge
         names = edge.draft.names
@@ -343,7 +297,7 @@ class KTable(Generic[K, V]):
         nodes = by_name(node for step in edge.draft.steps() for node in step.nodes)
         if is_versioned(nodes, edge.node):
             raise TopologyError(
-                "suppress() holds back one change of a row, and this table keeps its versions; "
+                "suppress() buffers a single change of a row, and this table keeps versions; "
                 "suppress a table without history="
             )
         wait_ms = close_wait_ms(edge.draft, edge.node) if final else until.limit_ms
@@ -385,13 +339,6 @@ class KTable(Generic[K, V]):
         Args:
             key_mapper: replaces the key of each change, called as ``key_mapper(key, value)`` with
                 None as the value of a deleted row.
-            name: name of the node; None generates one.
-
-        Returns:
-            The stream of changes.
-
-        Raises:
-            TopologyError: the name is not legal or is taken.
         """
         edge = self._edge
         node_name = edge.draft.names.node("KTABLE-TOSTREAM-", name)
@@ -416,22 +363,19 @@ class KTable(Generic[K, V]):
             sink: a sink with a key, such as ``SqliteSink(..., key=["id"])``.
             name: name of the node; positions are stored under the ``application.id`` and this name,
                 so neither may change.
-            key: serde of the topic's keys; None uses this table's.
-            value: serde of the topic's values; None uses this table's.
 
         Raises:
-            TopologyError: it is not a sink, it has no key, or the name is not legal or is taken.
+            TopologyError: it is not a sink, or it has no key.
 
-        Example:
-            >>> from headrace import SqliteSink, StreamsBuilder, TopologyTestDriver, serdes
-            >>> builder = StreamsBuilder()
-            >>> counts = builder.stream("words", key=serdes.string).group_by_key().count()
-            >>> columns = {"word": str, "count": int}
-            >>> counts.to_sink(SqliteSink("w.db", "counts", columns, key="word"), name="keep")
-            >>> with TopologyTestDriver(builder.build()) as driver:
-            ...     driver.input("words").send_many([("rose", 1), ("is", 1), ("rose", 1)])
-            ...     sorted(driver.sink("keep").as_dict().items())
-            [('is', 1), ('rose', 2)]
+        >>> from headrace import SqliteSink, StreamsBuilder, TopologyTestDriver, serdes
+        >>> builder = StreamsBuilder()
+        >>> counts = builder.stream("words", key=serdes.string).group_by_key().count()
+        >>> columns = {"word": str, "count": int}
+        >>> counts.to_sink(SqliteSink("w.db", "counts", columns, key="word"), name="keep")
+        >>> with TopologyTestDriver(builder.build()) as driver:
+        ...     driver.input("words").send_many([("rose", 1), ("is", 1), ("rose", 1)])
+        ...     sorted(driver.sink("keep").as_dict().items())
+        [('is', 1), ('rose', 2)]
         """
         edge = self._edge
         given = replace(edge, key=key or edge.key, value=value or edge.value)
@@ -524,12 +468,6 @@ class KTable(Generic[K, V]):
                 key: ``with_key``: call both functions with the row's key as the first argument;
                 ``partitioner``, ``other_partitioner``: partitioners of this table's and the other
                 table's keys, called as ``partitioner(topic, key, None, partitions)``.
-
-        Returns:
-            The table of the results, with this table's keys.
-
-        Raises:
-            TopologyError: a name is not legal or is taken.
         """
         if foreign_key is None:
             return self._made(primary_key_join(self._edge, other._edge, joiner, **options))
@@ -606,17 +544,9 @@ class KTable(Generic[K, V]):
         [('o1', ['c1', None]), ('o1', ['c1', 'Ann'])]
 
         Args:
-            other: the other table.
             joiner: called as ``joiner(value, other value)``, with None for a missing row.
-            foreign_key: called as ``foreign_key(value)``, returns the other row's key, or None;
-                without it, rows with equal keys are joined.
-            **options: see `join`.
 
-        Returns:
-            The table of the results, with this table's keys.
-
-        Raises:
-            TopologyError: a name is not legal or is taken.
+        All other arguments are as in `join`.
         """
         if foreign_key is None:
             alone = (True, False)
@@ -650,23 +580,19 @@ class KTable(Generic[K, V]):
             value: serde of the results.
             name: name of the merging node, and prefix of the names of the other two nodes.
 
-        Returns:
-            The table of the results.
-
         Raises:
-            TopologyError: the tables are of two builders, or a name is not legal or is taken.
+            TopologyError: the tables are of two builders.
 
-        Example:
-            >>> from headrace import StreamsBuilder, TopologyTestDriver, serdes
-            >>> builder = StreamsBuilder()
-            >>> here = builder.table("here", key=serdes.string, value=serdes.long)
-            >>> there = builder.table("there", key=serdes.string, value=serdes.long)
-            >>> total = here.outer_join(there, lambda a, b: (a or 0) + (b or 0), store="total")
-            >>> with TopologyTestDriver(builder.build()) as driver:
-            ...     driver.input("here").send("tea", 2)
-            ...     driver.input("there").send_many([("tea", 3), ("jam", 4)])
-            ...     dict(driver.store("total"))
-            {'jam': 4, 'tea': 5}
+        >>> from headrace import StreamsBuilder, TopologyTestDriver, serdes
+        >>> builder = StreamsBuilder()
+        >>> here = builder.table("here", key=serdes.string, value=serdes.long)
+        >>> there = builder.table("there", key=serdes.string, value=serdes.long)
+        >>> total = here.outer_join(there, lambda a, b: (a or 0) + (b or 0), store="total")
+        >>> with TopologyTestDriver(builder.build()) as driver:
+        ...     driver.input("here").send("tea", 2)
+        ...     driver.input("there").send_many([("tea", 3), ("jam", 4)])
+        ...     dict(driver.store("total"))
+        {'jam': 4, 'tea': 5}
         """
         options: dict[str, Any] = {"store": store, "key": key, "value": value, "name": name}
         alone = (True, True)

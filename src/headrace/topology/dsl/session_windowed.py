@@ -36,6 +36,9 @@ class SessionWindowedKStream(Generic[K, V]):
     are merged, and their previous rows are deleted. The timestamp of a row is its session's end. A
     record that is too late for any session is dropped, and forwarded to ``late=`` if given. Unlike
     an aggregation of the whole stream, null values are aggregated.
+
+    The arguments `store`, `key`, `value` and `name` are described at `KGroupedStream`; `key` is the
+    serde of keys without their window. A store whose retention is too short is a `TopologyError`.
     """
 
     __slots__ = ("_edge", "_emit", "_late", "_name", "_windows")
@@ -67,35 +70,22 @@ class SessionWindowedKStream(Generic[K, V]):
     ) -> ktable.KTable[Windowed[K], int]:
         """Count the records of each session.
 
-        Args:
-            store: name or options of the store; None generates a name.
-            key: serde of the keys within the store's windowed keys; None uses the group's.
-            value: serde of the counts; None uses `serdes.long`.
-            name: name of the node; None generates one.
-
-        Returns:
-            The table of counts.
-
-        Raises:
-            TopologyError: a name is not legal or is taken, or the store's retention is too short.
-
-        Example:
-            >>> from datetime import timedelta
-            >>> from headrace import SessionWindows, StreamsBuilder, TopologyTestDriver, serdes
-            >>> builder = StreamsBuilder()
-            >>> clicks = builder.stream("clicks", key=serdes.string, value=serdes.string)
-            >>> ms = timedelta(milliseconds=1)
-            >>> sessions = SessionWindows(inactivity_gap=5 * ms, grace=60 * ms)
-            >>> counts = clicks.group_by_key().windowed_by(sessions).count(store="visits")
-            >>> counts.to_stream().for_each(lambda key, count: print(key.key, *key.window, count))
-            >>> driver = TopologyTestDriver(builder.build())
-            >>> for time in (10, 18, 14):
-            ...     driver.input("clicks").send("ann", "click", timestamp=time)
-            ann 10 10 1
-            ann 18 18 1
-            ann 10 10 None
-            ann 18 18 None
-            ann 10 18 3
+        >>> from datetime import timedelta
+        >>> from headrace import SessionWindows, StreamsBuilder, TopologyTestDriver, serdes
+        >>> builder = StreamsBuilder()
+        >>> clicks = builder.stream("clicks", key=serdes.string, value=serdes.string)
+        >>> ms = timedelta(milliseconds=1)
+        >>> sessions = SessionWindows(inactivity_gap=5 * ms, grace=60 * ms)
+        >>> counts = clicks.group_by_key().windowed_by(sessions).count(store="visits")
+        >>> counts.to_stream().for_each(lambda key, count: print(key.key, *key.window, count))
+        >>> driver = TopologyTestDriver(builder.build())
+        >>> for time in (10, 18, 14):
+        ...     driver.input("clicks").send("ann", "click", timestamp=time)
+        ann 10 10 1
+        ann 18 18 1
+        ann 10 10 None
+        ann 18 18 None
+        ann 10 18 3
         """
         options_alone = isinstance(store, Materialized) or key is not None or value is not None
         return ktable.KTable(
@@ -122,32 +112,21 @@ class SessionWindowedKStream(Generic[K, V]):
 
         Args:
             reducer: called as ``reducer(old, value)``; None deletes the session.
-            store: name or options of the store; None generates a name.
-            key: serde of the keys within the store's windowed keys; None uses the group's.
-            value: serde of the store's values; None uses the group's.
-            name: name of the node; None generates one.
 
-        Returns:
-            The table of combined values.
-
-        Raises:
-            TopologyError: a name is not legal or is taken, or the store's retention is too short.
-
-        Example:
-            >>> from datetime import timedelta
-            >>> from headrace import SessionWindows, StreamsBuilder, TopologyTestDriver, serdes
-            >>> builder = StreamsBuilder()
-            >>> pages = builder.stream("pages", key=serdes.string, value=serdes.string)
-            >>> ms = timedelta(milliseconds=1)
-            >>> visits = pages.group_by_key().windowed_by(
-            ...     SessionWindows(inactivity_gap=5 * ms, grace=60 * ms)
-            ... )
-            >>> paths = visits.reduce(lambda path, page: path + page, store="paths")
-            >>> driver = TopologyTestDriver(builder.build())
-            >>> for page, time in (("a", 10), ("b", 13), ("c", 20)):
-            ...     driver.input("pages").send("ann", page, timestamp=time)
-            >>> [(*key.window, path) for key, path in driver.store("paths").items()]
-            [(10, 13, 'ab'), (20, 20, 'c')]
+        >>> from datetime import timedelta
+        >>> from headrace import SessionWindows, StreamsBuilder, TopologyTestDriver, serdes
+        >>> builder = StreamsBuilder()
+        >>> pages = builder.stream("pages", key=serdes.string, value=serdes.string)
+        >>> ms = timedelta(milliseconds=1)
+        >>> visits = pages.group_by_key().windowed_by(
+        ...     SessionWindows(inactivity_gap=5 * ms, grace=60 * ms)
+        ... )
+        >>> paths = visits.reduce(lambda path, page: path + page, store="paths")
+        >>> driver = TopologyTestDriver(builder.build())
+        >>> for page, time in (("a", 10), ("b", 13), ("c", 20)):
+        ...     driver.input("pages").send("ann", page, timestamp=time)
+        >>> [(*key.window, path) for key, path in driver.store("paths").items()]
+        [(10, 13, 'ab'), (20, 20, 'c')]
         """
         rows = (key or self._edge.key, value or self._edge.value)
         return ktable.KTable(self._fold(Reducing(reducer), materialized(store), rows, name))
@@ -170,37 +149,26 @@ class SessionWindowedKStream(Generic[K, V]):
                 which is merged with the aggregates of existing sessions before the record is added.
             aggregator: called as ``aggregator(key, value, aggregate)``; None deletes the session.
             merger: called as ``merger(key, one, other)`` with the aggregates of two sessions.
-            store: name or options of the store; None generates a name.
-            key: serde of the keys within the store's windowed keys; None uses the group's.
-            value: serde of the aggregates; None uses the setting ``default.value.serde``.
-            name: name of the node; None generates one.
 
-        Returns:
-            The table of aggregates.
-
-        Raises:
-            TopologyError: a name is not legal or is taken, or the store's retention is too short.
-
-        Example:
-            >>> from datetime import timedelta
-            >>> from headrace import SessionWindows, StreamsBuilder, TopologyTestDriver, serdes
-            >>> builder = StreamsBuilder()
-            >>> pages = builder.stream("pages", key=serdes.string, value=serdes.string)
-            >>> ms = timedelta(milliseconds=1)
-            >>> visits = pages.group_by_key().windowed_by(
-            ...     SessionWindows(inactivity_gap=5 * ms, grace=60 * ms)
-            ... )
-            >>> seen = visits.aggregate(
-            ...     list,
-            ...     lambda key, page, pages: [*pages, page],
-            ...     lambda key, one, other: one + other,
-            ...     store="seen",
-            ... )
-            >>> driver = TopologyTestDriver(builder.build())
-            >>> for page, time in (("a", 10), ("b", 18), ("c", 14)):
-            ...     driver.input("pages").send("ann", page, timestamp=time)
-            >>> [(*key.window, pages) for key, pages in driver.store("seen").items()]
-            [(10, 18, ['a', 'b', 'c'])]
+        >>> from datetime import timedelta
+        >>> from headrace import SessionWindows, StreamsBuilder, TopologyTestDriver, serdes
+        >>> builder = StreamsBuilder()
+        >>> pages = builder.stream("pages", key=serdes.string, value=serdes.string)
+        >>> ms = timedelta(milliseconds=1)
+        >>> visits = pages.group_by_key().windowed_by(
+        ...     SessionWindows(inactivity_gap=5 * ms, grace=60 * ms)
+        ... )
+        >>> seen = visits.aggregate(
+        ...     list,
+        ...     lambda key, page, pages: [*pages, page],
+        ...     lambda key, one, other: one + other,
+        ...     store="seen",
+        ... )
+        >>> driver = TopologyTestDriver(builder.build())
+        >>> for page, time in (("a", 10), ("b", 18), ("c", 14)):
+        ...     driver.input("pages").send("ann", page, timestamp=time)
+        >>> [(*key.window, pages) for key, pages in driver.store("seen").items()]
+        [(10, 18, ['a', 'b', 'c'])]
         """
         rows = (key or self._edge.key, value)
         fold = Aggregating(initializer, aggregator, merger=merger)

@@ -36,11 +36,10 @@ class BufferConfig(metaclass=Hinting):
     Raises:
         TopologyError: a limit is not valid.
 
-    Example:
-        >>> BufferConfig(max_records=1000, when_full="shut_down").is_strict
-        True
-        >>> BufferConfig().is_strict, BufferConfig(max_bytes=1 << 20).is_strict
-        (True, False)
+    >>> BufferConfig(max_records=1000, when_full="shut_down").is_strict
+    True
+    >>> BufferConfig().is_strict, BufferConfig(max_bytes=1 << 20).is_strict
+    (True, False)
     """
 
     max_records: int | None = None
@@ -101,9 +100,8 @@ class Suppressed(metaclass=Hinting):
         Raises:
             TopologyError: the buffer emits early.
 
-        Example:
-            >>> Suppressed.until_window_closes().limit_ms is None
-            True
+        >>> Suppressed.until_window_closes().limit_ms is None
+        True
         """
         if not buffer.is_strict:
             raise TopologyError(
@@ -123,9 +121,8 @@ class Suppressed(metaclass=Hinting):
         Raises:
             TopologyError: the limit is not valid.
 
-        Example:
-            >>> Suppressed.until_time_limit(timedelta(seconds=5)).limit_ms
-            5000
+        >>> Suppressed.until_time_limit(timedelta(seconds=5)).limit_ms
+        5000
         """
         return cls(duration_ms("limit", limit, at_least=0), buffer)
 

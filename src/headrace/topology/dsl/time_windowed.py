@@ -37,6 +37,9 @@ class TimeWindowedKStream(Generic[K, V]):
 
     Time windows and unlimited windows aggregate null values; sliding windows drop them.
 
+    The arguments `store`, `key`, `value` and `name` are described at `KGroupedStream`; `key` is the
+    serde of keys without their window. A store whose retention is too short is a `TopologyError`.
+
     >>> from datetime import timedelta
     >>> from headrace import StreamsBuilder, TimeWindows, TopologyTestDriver
     >>> builder = StreamsBuilder()
@@ -86,30 +89,17 @@ class TimeWindowedKStream(Generic[K, V]):
     ) -> ktable.KTable[Windowed[K], int]:
         """Count the records of each key in each window.
 
-        Args:
-            store: name or options of the store; None generates a name.
-            key: serde of the store's keys without their window; None uses the group's.
-            value: serde of the counts; None uses `serdes.long`.
-            name: name of the node; None generates one.
-
-        Returns:
-            The table of counts.
-
-        Raises:
-            TopologyError: a name is not legal or is taken, or the store keeps windows too short.
-
-        Example:
-            >>> from datetime import timedelta
-            >>> from headrace import StreamsBuilder, TimeWindows, TopologyTestDriver
-            >>> builder = StreamsBuilder()
-            >>> ms = timedelta(milliseconds=1)
-            >>> hopping = TimeWindows(size=10 * ms, advance=5 * ms)
-            >>> calls = builder.stream("calls", key=serdes.string).group_by_key()
-            >>> counts = calls.windowed_by(hopping).count(store="counts")
-            >>> with TopologyTestDriver(builder.build()) as driver:
-            ...     driver.input("calls").send("a", "x", timestamp=7)
-            ...     [(key.window.start_ms, n) for key, n in driver.store("counts").items()]
-            [(0, 1), (5, 1)]
+        >>> from datetime import timedelta
+        >>> from headrace import StreamsBuilder, TimeWindows, TopologyTestDriver
+        >>> builder = StreamsBuilder()
+        >>> ms = timedelta(milliseconds=1)
+        >>> hopping = TimeWindows(size=10 * ms, advance=5 * ms)
+        >>> calls = builder.stream("calls", key=serdes.string).group_by_key()
+        >>> counts = calls.windowed_by(hopping).count(store="counts")
+        >>> with TopologyTestDriver(builder.build()) as driver:
+        ...     driver.input("calls").send("a", "x", timestamp=7)
+        ...     [(key.window.start_ms, n) for key, n in driver.store("counts").items()]
+        [(0, 1), (5, 1)]
         """
         options_alone = isinstance(store, Materialized) or key is not None or value is not None
         # Kafka Streams uses up an additional number for a store with options and no name.
@@ -132,28 +122,17 @@ class TimeWindowedKStream(Generic[K, V]):
         Args:
             reducer: called as ``reducer(old, value)``; None deletes the row. In time windows it
                 also receives null values.
-            store: name or options of the store; None generates a name.
-            key: serde of the store's keys without their window; None uses the group's.
-            value: serde of the store's values; None uses the group's.
-            name: name of the node; None generates one.
 
-        Returns:
-            The table of combined values.
-
-        Raises:
-            TopologyError: a name is not legal or is taken, or the store's retention is too short.
-
-        Example:
-            >>> from datetime import timedelta
-            >>> from headrace import StreamsBuilder, TimeWindows, TopologyTestDriver
-            >>> builder = StreamsBuilder()
-            >>> rooms = builder.stream("celsius", key=serdes.string).group_by_key()
-            >>> hours = rooms.windowed_by(TimeWindows(size=timedelta(hours=1)))
-            >>> highest = hours.reduce(max, store="highest")
-            >>> with TopologyTestDriver(builder.build()) as driver:
-            ...     driver.input("celsius").send_many([("attic", 21), ("attic", 19)])
-            ...     list(driver.store("highest").values())
-            [21]
+        >>> from datetime import timedelta
+        >>> from headrace import StreamsBuilder, TimeWindows, TopologyTestDriver
+        >>> builder = StreamsBuilder()
+        >>> rooms = builder.stream("celsius", key=serdes.string).group_by_key()
+        >>> hours = rooms.windowed_by(TimeWindows(size=timedelta(hours=1)))
+        >>> highest = hours.reduce(max, store="highest")
+        >>> with TopologyTestDriver(builder.build()) as driver:
+        ...     driver.input("celsius").send_many([("attic", 21), ("attic", 19)])
+        ...     list(driver.store("highest").values())
+        [21]
         """
         rows = (key or self._edge.key, value or self._edge.value)
         return self._folded(Reducing(reducer), store, rows, name)
@@ -174,34 +153,23 @@ class TimeWindowedKStream(Generic[K, V]):
             initializer: returns the initial aggregate of a window.
             aggregator: called as ``aggregator(key, value, aggregate)``; None deletes the row. In
                 time windows it also receives null values.
-            store: name or options of the store; None generates a name.
-            key: serde of the store's keys without their window; None uses the group's.
-            value: serde of the aggregates; None uses the setting ``default.value.serde``.
-            name: name of the node; None generates one.
 
-        Returns:
-            The table of aggregates.
-
-        Raises:
-            TopologyError: a name is not legal or is taken, or the store's retention is too short.
-
-        Example:
-            >>> from datetime import timedelta
-            >>> from headrace import SlidingWindows, StreamsBuilder, TopologyTestDriver
-            >>> builder = StreamsBuilder()
-            >>> payments = builder.stream("payments", key=serdes.string).group_by_key()
-            >>> near = SlidingWindows(time_difference=timedelta(milliseconds=10))
-            >>> sums = payments.windowed_by(near).aggregate(
-            ...     lambda: 0, lambda _, amount, total: total + amount, store="sums"
-            ... )
-            >>> with TopologyTestDriver(builder.build()) as driver:
-            ...     driver.input("payments").send("ann", 5, timestamp=20)
-            ...     driver.input("payments").send("ann", 7, timestamp=26)
-            ...     for (_, window), total in driver.store("sums").items():
-            ...         print(window.start_ms, window.end_ms, total)
-            10 20 5
-            16 26 12
-            21 31 7
+        >>> from datetime import timedelta
+        >>> from headrace import SlidingWindows, StreamsBuilder, TopologyTestDriver
+        >>> builder = StreamsBuilder()
+        >>> payments = builder.stream("payments", key=serdes.string).group_by_key()
+        >>> near = SlidingWindows(time_difference=timedelta(milliseconds=10))
+        >>> sums = payments.windowed_by(near).aggregate(
+        ...     lambda: 0, lambda _, amount, total: total + amount, store="sums"
+        ... )
+        >>> with TopologyTestDriver(builder.build()) as driver:
+        ...     driver.input("payments").send("ann", 5, timestamp=20)
+        ...     driver.input("payments").send("ann", 7, timestamp=26)
+        ...     for (_, window), total in driver.store("sums").items():
+        ...         print(window.start_ms, window.end_ms, total)
+        10 20 5
+        16 26 12
+        21 31 7
         """
         fold = Aggregating(initializer, aggregator)
         return self._folded(fold, store, (key or self._edge.key, value), name)

@@ -65,7 +65,7 @@ def foreign_key_join(
         other_partitioner: returns the right table's partition of a key; None hashes the key.
     """
     if left.draft is not right.draft:
-        raise TopologyError("tables of two builders are joined; read both with one StreamsBuilder")
+        raise TopologyError("tables of two builders are joined; use a single StreamsBuilder")
     draft = left.draft
     left_stores, right_stores = draft.readable(left.node), draft.readable(right.node)
     names, kept = _StepNames.of(draft.names, name), materialized(store)

@@ -75,7 +75,6 @@ class StreamJoin:
         key: serde of keys; None uses the left side's, then the right side's.
         value: serde of the left side's values; None uses the stream's.
         store: options of both sides' stores, and prefix of their names.
-        name: prefix of the nodes' names; None generates them.
         late_match: whether a record still matches after its unmatched result.
     """
 
@@ -128,7 +127,7 @@ class _JoinNames:
 
 def add_stream_join(left: Edge, right: Edge, join: StreamJoin) -> Edge:
     if left.draft is not right.draft:
-        raise TopologyError("join() was given a stream of another builder; use one builder")
+        raise TopologyError("join() was given a stream of another builder; use a single builder")
     is_outer_left, is_outer_right = join.kind != "inner", join.kind == "outer"
     left = replace(left, value=join.value or left.value)
     right = replace(right, value=join.other_value or right.value)
@@ -258,7 +257,7 @@ def _add_joins(
 
 def add_table_join(stream: Edge, table: Edge, join: TableLookup) -> Edge:
     if stream.draft is not table.draft:
-        raise TopologyError("join() was given a table of another builder; use one builder")
+        raise TopologyError("join() was given a table of another builder; use a single builder")
     edge = replace(stream, value=join.value or stream.value)
     edge = _keyed(edge, join.key, table.key, join.name)
     if join.left:
@@ -337,8 +336,8 @@ def table_lookup(
 
 _NOT_WITH_GLOBAL_TABLE = {
     "windows": "a row is valid until it changes",
-    "key": "nothing is partitioned anew for it",
-    "value": "nothing is partitioned anew for it",
+    "key": "nothing is repartitioned for it",
+    "value": "nothing is repartitioned for it",
     **_OF_TWO_STREAMS,
 }
 
@@ -359,8 +358,8 @@ def global_join(
         )
     if key_mapper is None:
         raise TopologyError(
-            "a join with a global table needs key_mapper=: it tells the key to look up, called as "
-            "key_mapper(key, value)"
+            "a join with a global table requires key_mapper=, called as key_mapper(key, value); it "
+            "returns the key to look up"
         )
     _refuse_options("a global table", _NOT_WITH_GLOBAL_TABLE, options)
     spec = GlobalJoin(
@@ -401,7 +400,7 @@ def primary_key_join(
     """
     draft = left.draft
     if draft is not right.draft:
-        raise TopologyError("tables of two builders are joined; read both with one StreamsBuilder")
+        raise TopologyError("tables of two builders are joined; use a single StreamsBuilder")
     names, kept = draft.names, materialized(store)
     is_stored = store is not None or key is not None or value is not None
     result_store = kept.store

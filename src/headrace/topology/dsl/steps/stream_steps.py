@@ -5,20 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Any, TypedDict
+from typing import Any, Literal, TypedDict, get_args
 
 from headrace.topology import serdes
+from headrace.topology.arguments import require_word
 from headrace.topology.errors import Arguments, TopologyError, type_of
 from headrace.topology.external_sink import ExternalSink
 from headrace.topology.graph.draft import Edge
-from headrace.topology.graph.graph import Fused, OperatorNode, Stateless
+from headrace.topology.graph.graph import OperatorNode, Sampler, Stateless
 from headrace.topology.graph.materialized import Materialized
 from headrace.topology.naming import legal
 from headrace.topology.operators.dead_letters import ToDeadLetters
 from headrace.topology.operators.deduplicate import Deduplicate, SeenSerde
 from headrace.topology.operators.outbox import WriteOutside
 from headrace.topology.operators.process import ProcessorSpec, supplied
-from headrace.topology.operators.sample import By, Sample
+from headrace.topology.operators.sample import HashSample
 from headrace.topology.processors.store import Store
 from headrace.topology.processors.stores import StoreBuilder, store_names
 from headrace.topology.serdes import Serde
@@ -28,7 +29,7 @@ from headrace.topology.windows import duration_ms
 def merged(a: Edge, b: Edge, name: str | None) -> Edge:
     """Add a node that merges two streams; it keeps a serde if both streams have the same serde."""
     if a.draft is not b.draft:
-        raise TopologyError("merge() was given a stream of another builder; use one builder")
+        raise TopologyError("merge() was given a stream of another builder; use a single builder")
     node_name = a.draft.names.node("KSTREAM-MERGE-", name)
     parents = tuple(dict.fromkeys((a.node, b.node)))
     node = a.draft.add(Stateless(node_name, parents, op="pass"))
@@ -114,20 +115,24 @@ def deduplicated(edge: Edge, given: Deduplication) -> Edge:
     return replace(edge, node=edge.draft.add(node, store=rows))
 
 
+By = Literal["key", "value"]
+
+
 def sampled(
     edge: Edge, fraction: float, by: By, serde: Serde[Any] | None, name: str | None
 ) -> Edge:
     node_name = edge.draft.names.node("KSTREAM-SAMPLE-", name)
-    own = edge.key if by == "key" else edge.value
-    spec = Sample(fraction, by, own if serde is None else serde, node_name)
-    return edge.then(Fused(node_name, (edge.node,), spec=spec))
+    takes = HashSample(fraction)
+    require_word("sample(): by", by, get_args(By))
+    own = serde or (edge.key if by == "key" else edge.value)
+    return edge.then(Sampler(node_name, (edge.node,), takes=takes, by=by, serde=own))
 
 
 def add_dead_letters(edge: Edge, reason: str | Callable[[Any, Any], str], name: str | None) -> None:
     if reason == "":
         raise TopologyError(
-            "to_dead_letters() was given an empty reason; give a text that says what is wrong "
-            "with the record, or a function of (key, value) that returns it"
+            "to_dead_letters() was given an empty reason; give a text that describes the problem "
+            "of the record, or a function of (key, value) that returns it"
         )
     node_name = edge.draft.names.node("KSTREAM-DEADLETTERS-", name)
     spec = ToDeadLetters(reason)
@@ -163,6 +168,6 @@ def _require_sink(sink: ExternalSink) -> None:
         raise TopologyError(f"to_sink() was given the class {sink.__name__}; call it")
     if not callable(getattr(sink, "open", None)) or not hasattr(sink, "keyed"):
         raise TopologyError(
-            f"to_sink() takes a sink such as SqliteSink(...), and was given {type_of(sink)}; one "
-            "of your own has open() and keyed, which help(headrace.ExternalSink) describes"
+            f"to_sink() takes a sink such as SqliteSink(...), and was given {type_of(sink)}; a "
+            "custom sink has open() and keyed, which help(headrace.ExternalSink) describes"
         )
