@@ -26,7 +26,7 @@ from headrace.state.task_state import open_task_state
 from headrace.streams.config.config import StreamsConfig
 from headrace.streams.kafka.protocols import CommittedOffset, TopicPartition
 from headrace.streams.plan.plan import plan_application
-from headrace.streams.tasks.task import Phase, Task
+from headrace.streams.tasks.task import Task
 from headrace.topology.topology import Topology
 
 KINDS = ("inner", "left", "outer")
@@ -120,7 +120,6 @@ def bench(kind: str, records: int, keys: int, commit_every: int, path: Path) -> 
     places = plan.inputs(0, {"left": 1, "right": 1})
     start = {place: CommittedOffset(0) for place in places}
     task = Task(spec, state, start, _sent, _sent)
-    task.become(Phase.RUNNING)
     inputs = {p: batches(p.topic, records // 2, keys, seed) for seed, p in enumerate(places)}
     return Bench(task, inputs, commit_every)
 

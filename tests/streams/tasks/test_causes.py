@@ -38,9 +38,9 @@ def identity(asked: Asked, clock: ManualClock) -> InputIdentity:
     ("found", "cause"),
     [
         ({"in": A, "out": B}, ""),
-        ({"out": B}, "topic in, which is read, is not there"),
-        ({"in": B, "out": B}, "topic in, which is read, was deleted and created anew"),
-        ({"in": A}, "topic out, which is written, is not there"),
+        ({"out": B}, "topic in, which is read, does not exist"),
+        ({"in": B, "out": B}, "topic in, which is read, was deleted and re-created"),
+        ({"in": A}, "topic out, which is written, does not exist"),
     ],
 )
 def test_a_cause_is_named_where_the_topics_show_one(found: Found, cause: str) -> None:
@@ -54,7 +54,7 @@ def test_brokers_that_do_not_answer_are_not_asked_again_for_a_while() -> None:
     assert asked.times == 1
     clock.sleep(PAUSE_S)
     asked.found = {}
-    assert causes.cause(TASKS) == "topic in, which is read, is not there"
+    assert causes.cause(TASKS) == "topic in, which is read, does not exist"
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_brokers_that_do_not_answer_are_not_asked_again_for_a_while() -> None:
 def test_what_is_aborted_for_a_topic_that_is_gone_says_so(error: StreamsError, event: str) -> None:
     log = log_of(error, {"out": B})
     (said,) = [entry for entry in log if entry["event"] == event]
-    assert said["reason"].endswith("; topic in, which is read, is not there")
+    assert said["reason"].endswith("; topic in, which is read, does not exist")
 
 
 def test_an_abort_that_topics_have_nothing_to_do_with_is_said_as_it_is() -> None:

@@ -197,7 +197,7 @@ def test_a_clock_that_is_put_back_costs_no_more_time() -> None:
 def test_it_does_not_wait_for_ever() -> None:
     gated = Gated()
     gated.watch.on_assignment([TASK])
-    with pytest.raises(FatalClientError, match=r"for 60 s whether a backfill is open"):
+    with pytest.raises(FatalClientError, match=r"whether a backfill is open .* \(for 60 s\)"):
         gated.wait(60)
 
 

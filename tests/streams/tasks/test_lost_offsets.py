@@ -325,8 +325,8 @@ def test_what_follows_is_said_by_what_there_is_to_read() -> None:
     facts = {place: ChangelogFacts("id", 0, end, 0) for place, end in ((A, 4), (B, 4))}
     start = {A: CommittedOffset(3), B: CommittedOffset(4)}
     assert effects_of([A, B], start, facts) == {
-        "a-0": "offsets 3 to 3 are processed, those too that were before",
-        "b-0": "begins at its end, 4; what came since its last commit is left out",
+        "a-0": "offsets 3 to 3 are processed, also if they were processed before",
+        "b-0": "starts at its end, 4; records since its last commit are skipped",
     }
 
 
@@ -470,8 +470,8 @@ def test_at_least_once_says_what_it_counts_twice() -> None:
     assert event["task"] == "0_0"
     assert event["stores"] == ["n"]
     assert event["partitions"] == {
-        "a-0": "offsets 0 to 0 are processed, those too that were before",
-        "b-0": "offsets 0 to 1 are processed, those too that were before",
+        "a-0": "offsets 0 to 0 are processed, also if they were processed before",
+        "b-0": "offsets 0 to 1 are processed, also if they were processed before",
     }
     assert "the group app has no committed offsets for a-0, b-0 any more" in event["reason"]
     assert outputs(driver)[-1] == 6

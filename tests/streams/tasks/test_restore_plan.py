@@ -31,7 +31,7 @@ def test_without_a_position_everything_is_read() -> None:
 
 def test_rows_of_another_topic_of_the_same_name_are_dropped() -> None:
     plan = plan_restore(replace(HERE, topic_id="other"), FACTS, NOW_MS)
-    assert (plan.begin, plan.drop) == (0, "the changelog was created anew")
+    assert (plan.begin, plan.drop) == (0, "the changelog was re-created")
 
 
 def test_rows_from_beyond_the_end_are_dropped() -> None:

@@ -195,7 +195,7 @@ def test_the_partition_time_of_what_an_abort_undid_is_found_again() -> None:
 
 def test_use_partition_time_stops_where_there_is_none() -> None:
     driver = TopologyTestDriver(copied(timestamps.use_partition_time_on_invalid_timestamp))
-    with pytest.raises(RecordError, match="no record before it tells the time of its partition"):
+    with pytest.raises(RecordError, match="has no earlier record with a valid timestamp"):
         send_at(driver, -1)
 
 

@@ -198,9 +198,9 @@ def test_a_handler_of_what_cannot_be_read_does_not_matter() -> None:
 # -- why it is left out ----------------------------------------------------------------------------
 
 REASONS: dict[str, str] = {
-    "two readers": "(store again) reads the topic too; call group_by once for each of them",
-    "a fold without a merger": "no merger= says how two results become one",
-    "an aggregate without a merger": "no merger= says how two results become one",
+    "two readers": "(store again) reads the topic too; call group_by for each of them",
+    "a fold without a merger": "it has no merger= for partial aggregates",
+    "an aggregate without a merger": "it has no merger= for partial aggregates",
     "keys of other bytes behind the topic": "its store has another serde of keys than the topic",
     "suppression behind": "KTABLE-SUPPRESS-0000000006, of the same sub-topology, may depend on",
     "a processor behind": "KSTREAM-PROCESSOR-0000000007, of the same sub-topology, may depend on",
@@ -242,7 +242,7 @@ def test_a_step_behind_the_topic_sees_each_record() -> None:
     moved.group_by_key().reduce(max, merger=merging, store="largest")
     (seen,) = folds_of(builder.build())
     assert seen.topic == "moved-repartition"
-    assert seen.reason == "a step stands between the repartition topic and it"
+    assert seen.reason == "an operator is between the repartition topic and it"
 
 
 @pytest.mark.parametrize(

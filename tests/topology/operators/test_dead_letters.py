@@ -113,7 +113,7 @@ def test_without_a_topic_the_application_does_not_start() -> None:
 @pytest.mark.parametrize("reason", [lambda *_: 5, lambda *_: None], ids=["int", "None"])
 def test_a_function_that_returns_no_text_fails(reason: Any) -> None:
     driver = driver_of(lambda s: refuse_odd(s, reason), settings=DEAD)
-    with pytest.raises(RecordError, match="where the reason of a dead letter belongs"):
+    with pytest.raises(RecordError, match="instead of the reason of a dead letter"):
         driver.input("in").send("k", 3)
 
 

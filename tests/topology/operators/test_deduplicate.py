@@ -152,8 +152,8 @@ def test_keys_that_change_are_brought_together_first() -> None:
         ({"within": 0 * MS}, "within must be at least 1 ms"),
         ({"within": 10}, "within must be a timedelta"),
         ({"grace": -MS}, "grace must be at least 0 ms"),
-        ({"with_key": True}, "for what key= returns"),
-        ({"id_serde": serdes.string}, "for what key= returns"),
+        ({"with_key": True}, "which require key="),
+        ({"id_serde": serdes.string}, "which require key="),
         ({"store": Materialized("seen", retention=9 * MS)}, "would keep windows for 9 ms"),
     ],
 )

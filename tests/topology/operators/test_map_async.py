@@ -179,7 +179,7 @@ def test_a_call_that_takes_too_long_names_record_node_and_function() -> None:
         driver.input("in").send_many(SENT)
     error = raised.value
     assert (error.offset, error.node) == (0, "ask")
-    assert "the call took longer than 1 s (1 attempt); give the step a longer timeout=" in str(
+    assert "the call took longer than 1 s (1 attempt); give the operator a longer timeout=" in str(
         error
     )
     assert [place.name for place in error.functions] == ["doubled"]

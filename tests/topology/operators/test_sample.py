@@ -109,7 +109,7 @@ def test_what_is_no_share_is_refused(fraction: Any) -> None:
 
 
 def test_it_goes_by_keys_or_by_values() -> None:
-    with pytest.raises(TopologyError, match="by='key' or by='value'"):
+    with pytest.raises(TopologyError, match="sample\\(\\): by must be 'key' or 'value'"):
         results(lambda s: s.sample(0.5, by="time"), [])  # type: ignore[arg-type]
 
 

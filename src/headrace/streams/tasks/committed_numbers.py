@@ -78,7 +78,7 @@ class PassedOver:
                     topic=tp.topic,
                     partition=tp.partition,
                     offset=record.offset(),
-                    reason="headrace skip said so",
+                    reason="headrace skip marked it",
                 )
         return kept
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import linecache
 import re
-import sys
 import sysconfig
 import traceback
 from collections.abc import Callable, Iterator
@@ -218,6 +217,7 @@ class RecordErrors:
         send: sends dead letters, in the task's transaction.
         dropped: counts skipped records, by node and reason.
         refuse: raises the error that stops the application, given error, node and message.
+        current: returns the message that is being processed, or None.
         record_limit: returns the maximum record size of a topic in bytes, if known.
     """
 
@@ -227,6 +227,7 @@ class RecordErrors:
     send: Send
     dropped: Callable[[str, str], None]
     refuse: Callable[[BaseException, str, Any], NoReturn]
+    current: Callable[[], Any]
     facts: TaskFacts
     record_limit: Callable[[str], int | None] = lambda _: None
     log: Log | None = None
@@ -247,7 +248,7 @@ class RecordErrors:
         value: Any,
         timestamp: int,
         headers: Headers | None,
-        part: Part | None,
+        part: Part | None = None,
     ) -> None:
         stage: Stage = "processing" if part is None else "production"
         record = NodeRecord(key, value, timestamp, headers)
@@ -255,7 +256,7 @@ class RecordErrors:
             error.part = part
         error = self.program.explain(error, node, None)
         is_earlier = isinstance(error, EarlierRecordError)
-        message = None if is_earlier else self.program.current(sys._getframe(1))
+        message = None if is_earlier else self.current()
         self._decide(error, stage, node, message, record, part)
 
     def let_go(
@@ -271,8 +272,7 @@ class RecordErrors:
         """Skip a record that a node fails on, as the operator itself requests."""
         record = NodeRecord(key, value, timestamp, headers)
         error = self.program.explain(error, node, None)
-        message = self.program.current(sys._getframe(1))
-        self._decide(error, "processing", node, message, record, answer=answer)
+        self._decide(error, "processing", node, self.current(), record, answer=answer)
 
     def refused(self, node: str, error: Exception, message: Any, row: SinkRow) -> None:
         record = NodeRecord(row.key, row.value, row.timestamp, message.headers())

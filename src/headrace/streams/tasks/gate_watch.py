@@ -147,8 +147,8 @@ class GateWatch:
         self._waited_s += max(0.0, self._now_s - before_s)
         if self._waited_s >= self._patience_s and not self._waiting():
             raise FatalClientError(
-                f"the brokers did not say for {self._patience_s:.0f} s whether a backfill is open "
-                "and who else is in the group; see that they are up, or raise task.timeout.ms"
+                "the brokers did not answer whether a backfill is open and which members the group "
+                f"has (for {self._patience_s:.0f} s). Start the brokers, or raise task.timeout.ms."
             )
         if self._waited_s >= self._late_s:
             self._late_s *= 2

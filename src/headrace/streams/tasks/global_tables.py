@@ -65,7 +65,7 @@ from headrace.topology.processors.store_faces import store_key
 
 _HINT = (
     "no stream was read past it: correct the serde, or write another record under the key and "
-    "delete this one, or set deserialization.exception.handler"
+    "delete this record, or set deserialization.exception.handler"
 )
 
 

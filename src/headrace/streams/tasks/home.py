@@ -20,9 +20,8 @@ from headrace.topology.processors.store import Store
 PATIENCE_S = 2.0
 """Seconds to wait until another process releases a task's directory."""
 _PASSED_BY = (
-    "nothing is lost: another process of this host still holds the task's directory, as one that "
-    "hangs does, so the rows come from the changelogs, into a new directory. Act if that process "
-    "does not go on: end it"
+    "nothing is lost: another process of this host still locks the task's directory, so the rows "
+    "are restored from the changelogs into a new directory. Stop that process if it hangs"
 )
 
 

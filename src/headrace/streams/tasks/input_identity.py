@@ -80,9 +80,9 @@ class InputIdentity:
         for name in names:
             how = "read" if name in known else "written"
             if name not in found:
-                return f"topic {name}, which is {how}, is not there"
+                return f"topic {name}, which is {how}, does not exist"
             if name in known and not same_topic(known[name], found[name]):
-                return f"topic {name}, which is {how}, was deleted and created anew"
+                return f"topic {name}, which is {how}, was deleted and re-created"
         return ""
 
     def _names(self, known: Mapping[str, str]) -> list[str]:
@@ -93,8 +93,8 @@ class InputIdentity:
             self._next_s = self._clock.monotonic_s() + PAUSE_S
             self._log.warning(
                 "topics_unknown",
-                reason="the brokers do not say which topics exist",
-                advice="nothing is lost: they are asked again",
+                reason="the brokers do not return the topics",
+                advice="nothing is lost: the request is repeated",
             )
             return
         require_same(known, found)
@@ -102,7 +102,7 @@ class InputIdentity:
         if gone or not known.keys() <= found.keys():
             self._missing()
         if gone:
-            raise AbortableError(f"topic {gone[0]}, which is written, is not there")
+            raise AbortableError(f"topic {gone[0]}, which is written, does not exist")
 
 
 def _ids_of(tasks: Iterable[Task]) -> dict[str, str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import length_hint
 
 from headrace.streams.kafka.protocols import ReceivedMessage, TopicPartition
 from headrace.topology.context.task_facts import TaskFacts
@@ -113,6 +114,28 @@ def in_order(
         heads.sort()
 
 
+class Cursor:
+    """Iteration over a batch that knows the number of its records so far, at no cost per record.
+
+    >>> cursor = Cursor(["a", "b", "c"])
+    >>> next(iter(cursor)), cursor.count
+    ('a', 1)
+    """
+
+    __slots__ = ("_iterator", "batch")
+
+    def __init__(self, batch: Sequence[ReceivedMessage]) -> None:
+        self.batch = batch
+        self._iterator = iter(batch)
+
+    def __iter__(self) -> Iterator[ReceivedMessage]:
+        return self._iterator
+
+    @property
+    def count(self) -> int:
+        return len(self.batch) - length_hint(self._iterator)
+
+
 # A run that ends early: after a wait for async calls, or if results have to wait for a commit.
 #
 # The remaining records stay queued, so that the worker checks its clock, its consumer and its
@@ -126,30 +149,30 @@ RUN_MS = 50
 class RecordRun:
     """Records of a run, until the task has to wait."""
 
-    __slots__ = ("_batch", "_count", "_facts", "_gathers")
+    __slots__ = ("_facts", "_gathers", "batch", "count")
 
     def __init__(
         self, batch: Sequence[ReceivedMessage], facts: TaskFacts, *, gathers: bool
     ) -> None:
-        self._batch = batch
+        self.batch = batch
         self._facts = facts
         self._gathers = gathers
-        self._count = 0
+        self.count = 0
 
     def __iter__(self) -> Iterator[ReceivedMessage]:
         facts, budget, gathers = self._facts, self._facts.emission, self._gathers
         facts.has_waited = False
         ends_ms = facts.now_ms() + RUN_MS if gathers else 0
-        for message in self._batch:
-            self._count += 1
+        for message in self.batch:
+            self.count += 1
             yield message
             if budget.is_spent or (gathers and (facts.has_waited or facts.now_ms() >= ends_ms)):
                 return
 
     def ended(self, queue: InputQueue) -> Sequence[ReceivedMessage]:
         """Return the processed records, and queue the rest again."""
-        if self._count == len(self._batch):
-            return self._batch
-        queue.put_back(self._batch[self._count :])
+        if self.count == len(self.batch):
+            return self.batch
+        queue.put_back(self.batch[self.count :])
         self._facts.has_waited = True
-        return self._batch[: self._count]
+        return self.batch[: self.count]

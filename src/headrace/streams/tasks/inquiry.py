@@ -13,12 +13,11 @@ T = TypeVar("T")
 class Inquiry(Generic[T]):
     """Runner of a background request that keeps the result until the worker takes it.
 
-    Example:
-        >>> from headrace.streams.kafka.clocks import at_once
-        >>> inquiry = Inquiry[int](at_once)
-        >>> inquiry.ask(lambda: 6 * 7)
-        >>> inquiry.take()
-        42
+    >>> from headrace.streams.kafka.clocks import at_once
+    >>> inquiry = Inquiry[int](at_once)
+    >>> inquiry.ask(lambda: 6 * 7)
+    >>> inquiry.take()
+    42
     """
 
     def __init__(self, background: Background) -> None:
@@ -34,7 +33,7 @@ class Inquiry(Generic[T]):
         return self._is_asking
 
     def ask(self, question: Callable[[], T]) -> None:
-        assert not self._is_asking, "one question at a time"
+        assert not self._is_asking, "a request is running"
         self._question, self._is_asking = question, True
         self._start()
 

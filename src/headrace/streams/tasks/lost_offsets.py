@@ -122,11 +122,10 @@ def _read_in_front(
 def lost_inputs(committed: Committed, before: ReadBefore) -> list[TopicPartition]:
     """Return the inputs of a task whose offsets were, or may have been, committed and are missing.
 
-    Example:
-        >>> both = OffsetMetadata(5, {INPUTS: inputs_number(["a", "b"])}).encode()
-        >>> a, b, c = (TopicPartition(topic, 0) for topic in "abc")
-        >>> lost_inputs({a: CommittedOffset(7, both), b: None, c: None}, ReadBefore())
-        [TopicPartition(topic='b', partition=0)]
+    >>> both = OffsetMetadata(5, {INPUTS: inputs_number(["a", "b"])}).encode()
+    >>> a, b, c = (TopicPartition(topic, 0) for topic in "abc")
+    >>> lost_inputs({a: CommittedOffset(7, both), b: None, c: None}, ReadBefore())
+    [TopicPartition(topic='b', partition=0)]
     """
     lacking = [tp for tp, offset in committed.items() if offset is None]
     if not lacking:
@@ -247,24 +246,24 @@ class LostOffsets:
 def way_out(named: str) -> str:
     """Return the explanation and the fix for lost offsets, given `topic_options`."""
     return (
-        "they expired or were deleted, or the topic was made anew. Starting from the beginning "
-        "would count records twice, so it did not start. Set all of the offsets to where the "
-        "state belongs, each partition to its own: write a file of lines topic,partition,offset, "
-        "and run headrace offsets set MODULE:APP --from-file FILE; for one number for all, "
-        f"{named} --to N in place of the file, or --to beginning --process-again where none of its "
-        "records is counted yet, as of a new input or a topic made anew. After a clean stop that "
-        "had read everything, the offsets are the ends of the partitions: --to end. Or begin anew "
-        "with headrace reset"
+        "they expired or were deleted, or the topic was re-created. Starting from the beginning "
+        "would count records twice, so it did not start. Set the offset of each partition to the "
+        "state's position: write a file of lines topic,partition,offset, and run headrace offsets "
+        "set MODULE:APP --from-file FILE; to set all partitions to the same offset, use "
+        f"{named} --to N instead of the file, or --to beginning --process-again if none of the "
+        "records is counted yet, as of a new input or a re-created topic. After a clean stop that "
+        "had read everything, the offsets are the ends of the partitions: --to end. To start "
+        "without state, run headrace reset"
     )
 
 
 def way_around(named: str) -> str:
     """Return the advice about records that at-least-once counts again."""
     return (
-        "and at_least_once goes on all the same: it counts their records again, and those behind "
-        "a repartition topic up to twice again. If that is not wanted, it is to be said before a "
-        f"start: headrace offsets set MODULE:APP {named} --to end begins behind all that is there, "
-        "which leaves out what came since the last commit. What was counted again stays: then "
+        "and at_least_once continues: it counts their records again, and records after a "
+        "repartition topic up to twice again. To prevent that, set the offsets before a start: "
+        f"headrace offsets set MODULE:APP {named} --to end starts at the end of the topics, and "
+        "skips the records since the last commit. To correct records that were counted again, "
         "stop, run headrace reset, and start"
     )
 
@@ -280,5 +279,5 @@ def effects_of(
 
 def _effect(first: int, end: int) -> str:
     if first < end:
-        return f"offsets {first} to {end - 1} are processed, those too that were before"
-    return f"begins at its end, {end}; what came since its last commit is left out"
+        return f"offsets {first} to {end - 1} are processed, also if they were processed before"
+    return f"starts at its end, {end}; records since its last commit are skipped"

@@ -78,27 +78,26 @@ def plan_restore(position: Position | None, facts: ChangelogFacts, now_ms: int) 
     this topic, or are so old that tombstones after them may have been compacted away. A position in
     the future shows that a clock was set back, so its age is unknown.
 
-    Example:
-        >>> facts = ChangelogFacts("id", start=0, end=10, delete_retention_ms=1000)
-        >>> plan_restore(Position("id", 8, 1, 500), facts, 600)
-        RestorePlan(begin=8, end=10, drop=None)
-        >>> plan_restore(Position("other", 8, 1, 500), facts, 600).begin
-        0
+    >>> facts = ChangelogFacts("id", start=0, end=10, delete_retention_ms=1000)
+    >>> plan_restore(Position("id", 8, 1, 500), facts, 600)
+    RestorePlan(begin=8, end=10, drop=None)
+    >>> plan_restore(Position("other", 8, 1, 500), facts, 600).begin
+    0
     """
     assert 0 <= facts.start <= facts.end, facts
     if position is None:
         return RestorePlan(facts.start, facts.end)
     reason = None
     if position.topic_id != facts.topic_id:
-        reason = "the changelog was created anew"
+        reason = "the changelog was re-created"
     elif position.offset > facts.end:
         reason = f"it is at offset {position.offset} of a changelog that ends at {facts.end}"
     elif _is_behind(position, facts) and now_ms - position.wall_ms > facts.delete_retention_ms:
         reason = "deletions that it has not seen may have been compacted away"
     elif _is_behind(position, facts) and position.wall_ms > now_ms:
         reason = (
-            "its time is ahead of this host's clock, so that nobody knows how old it is, and "
-            "deletions that it has not seen may have been compacted away"
+            "its time is ahead of this host's clock, so its age is unknown, and deletions that it "
+            "has not seen may have been compacted away"
         )
     if reason is not None:
         return RestorePlan(facts.start, facts.end, reason)
@@ -108,6 +107,14 @@ def plan_restore(position: Position | None, facts: ChangelogFacts, now_ms: int) 
 def _is_behind(position: Position, facts: ChangelogFacts) -> bool:
     # The commit's own marker is one offset, and never a deletion.
     return facts.end - position.offset > 1
+
+
+_COUNT_BITS = 32
+"""Lower bits of a commit's ID, which count the commits of a worker; the upper bits are random."""
+
+
+def is_of_same_worker(commit_id: int, other: int) -> bool:
+    return commit_id >> _COUNT_BITS == other >> _COUNT_BITS
 
 
 Changes = list[tuple[bytes, "bytes | None", int]]
@@ -329,8 +336,7 @@ class Restorer:
             if position.offset > facts.end and store not in task.spec.source_rows:
                 self._require_uncommitted(task, store)
             return
-        # Numbers of one worker have their upper half in common.
-        if position.commit_id >> 32 == committed >> 32:
+        if is_of_same_worker(position.commit_id, committed):
             tp = task.spec.restored_from[store]
             raise ChangelogLostError([tp.topic], stores=[store], task=str(task.id))
 
@@ -342,7 +348,7 @@ class Restorer:
         committed, position = committed_commit_id(task.start), task.state.position(store)
         if committed is None or position is None:
             return
-        same_worker = position.commit_id >> 32 == committed >> 32
+        same_worker = is_of_same_worker(position.commit_id, committed)
         if same_worker and position.commit_id <= committed:
             tp = task.spec.restored_from[store]
             raise ChangelogLostError(
@@ -544,11 +550,11 @@ def _require_same_history(part: _StoreRestore, found: LastRecord | None) -> None
         return
     is_proof = found is not None and found.offset == expected.offset
     if is_proof:
-        reason = "the changelog has another record there: its cluster has lost records, and others "
-        reason += "were written in their place"
+        reason = "the changelog has another record at that offset: its cluster has lost records, "
+        reason += "and new records were written in their place"
     else:
         reason = "the changelog does not have that record any more: it was compacted, or its "
-        reason += "cluster has lost records, and others were written in their place"
+        reason += "cluster has lost records, and new records were written in their place"
     where = f"its last record is at offset {expected.offset} of {part.place}"
     raise _OtherHistoryError(part.store, f"{where}, and {reason}", is_proof=is_proof)
 
@@ -565,7 +571,7 @@ def changelog_changes(records: Sequence[ReceivedMessage]) -> Changes:
         record = next(r for r in records if r.key() is None)
         raise ValueError(
             f"changelog {record.topic()}-{record.partition()} has a record without a key at "
-            f"offset {record.offset()}; somebody else writes to it: stop that, and reset the "
+            f"offset {record.offset()}; another program writes to it: stop it, and reset the "
             "application"
         )
     return changes  # type: ignore[no-any-return]

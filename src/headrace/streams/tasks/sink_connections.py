@@ -151,10 +151,10 @@ class SinkConnections:
                 sink=node,
                 application=self._application_id,
                 others=others,
-                next="positions are kept under application.id and step: if this application was "
-                "renamed, it writes rows again that are there; stop it, and start it under its "
-                "old application.id, or empty the table. If the others write to other tables, "
-                "nothing is wrong",
+                next="positions are stored under application.id and operator: if this application "
+                "was renamed, it writes existing rows again; stop it, and start it under its old "
+                "application.id, or empty the table. If the other applications write to other "
+                "tables, no action is needed",
             )
 
     def batching(self, node: str) -> SinkBatching | None:
@@ -324,16 +324,16 @@ def begun_at(
             partition=str(tp),
             position=position,
             committed=written,
-            next="rows are written again from its position, as far as the topic still has them",
+            next="rows are written again from its position, if the topic still has their records",
         )
     return {tp: CommittedOffset(position, committed.metadata)}
 
 
 def _gone(beginning: StartPosition, tp: TopicPartition, written: int) -> str:
     return (
-        f"it has no position for {tp}, and had {written}: its table was emptied, or is another "
-        "one. Where the rows are there, or are not wanted, give the position back (in a database: "
-        f"into headrace_positions, name '{beginning.name}', source '{beginning.source}', "
-        f"partition {tp.partition}, next {written}; so for each partition) or restore both from "
-        "a backup; to have all rows written anew, empty the table and run headrace reset"
+        f"it has no position for {tp}, and had {written}: its table was emptied or replaced. If "
+        "the rows exist, or are not wanted, insert the position again (in a database: into "
+        f"headrace_positions, name '{beginning.name}', source '{beginning.source}', "
+        f"partition {tp.partition}, next {written}; for each partition), or restore both from "
+        "a backup; to write all rows again, empty the table and run headrace reset"
     )

@@ -2,9 +2,6 @@
 
 Hot path: `process` runs once per batch; only the generated code runs per record.
 
-    CREATED ──► RESTORING ──► RUNNING ──► CLOSED
-        └───────────┴──────────────────────▲
-
 Ownership: only the task advances `next_offset` and `partition_time`, in `process`. Only its buffers
 hold uncommitted rows. The local state is written by `written`, after the transaction, and by the
 restore. An abort ends the task: a new task is created from committed facts and the same local rows.
@@ -14,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import IntEnum
 from functools import partial
 from typing import Any, NoReturn
 
@@ -43,7 +39,7 @@ from headrace.streams.tasks.committed_numbers import (
     committed_rows,
 )
 from headrace.streams.tasks.failures import RecordErrors
-from headrace.streams.tasks.input_queue import InputQueue, RecordRun, in_order
+from headrace.streams.tasks.input_queue import Cursor, InputQueue, RecordRun, in_order
 from headrace.streams.tasks.task_failures import InputRange, corruption_of, raise_for, range_error
 from headrace.topology.compile.compiler import BoundProgram
 from headrace.topology.context.context import Operator, TableView
@@ -55,18 +51,6 @@ from headrace.topology.operators.combining import caches_bytes, partials_among, 
 from headrace.topology.serdes import Serde
 from headrace.topology.serdes.kept import exact_types, keeper, kept
 from headrace.topology.timestamps import TimestampAssigner
-
-# Life cycle of a task: created, restoring, running, closed.
-
-
-class Phase(IntEnum):
-    """Life-cycle phase of a task; phases may be skipped but never repeated."""
-
-    CREATED = 0
-    RESTORING = 1
-    RUNNING = 2
-    CLOSED = 3
-
 
 # Buffers of a task's stores: creation, and the rows that a commit reads from them.
 
@@ -143,7 +127,6 @@ class Task:
     """Output repartition topics whose readers use the event time of this task."""
     is_committed: bool = True
     """Whether its offsets need no commit until something happens."""
-    phase: Phase = Phase.CREATED
     next_offset: dict[TopicPartition, int] = field(init=False)
     partition_time: dict[TopicPartition, int] = field(init=False)
     last_read: dict[TopicPartition, ReceivedMessage] = field(default_factory=dict)
@@ -152,6 +135,10 @@ class Task:
     """Whether records were processed, or control records passed, since the last commit."""
     _tried: dict[TopicPartition, int] = field(init=False)
     """Like `next_offset`, for a batch that failed."""
+    _reading: Cursor | RecordRun | None = None
+    """The batch that is being processed."""
+    _undecodable: set[int] = field(default_factory=set)
+    """Offsets of its records that were skipped because they cannot be decoded."""
     _highest_ms: int = -1
     """Timestamps up to this time are not too far ahead of the clock; later timestamps may be."""
     _far: dict[TopicPartition, range] = field(default_factory=dict)
@@ -219,7 +206,7 @@ class Task:
             global_views=self.global_views,
             failed=errors.failed,
             let_go=errors.let_go,
-            undecodable=errors.undecodable,
+            undecodable=partial(self._skip_undecodable, errors),
             now_ms=self.now_ms,
         )
         try:
@@ -229,6 +216,12 @@ class Task:
                 raise  # no supplier of the user failed
             self._raise(error)
 
+    def _skip_undecodable(
+        self, errors: RecordErrors, node: str, error: Exception, message: ReceivedMessage
+    ) -> None:
+        errors.undecodable(node, error, message)
+        self._undecodable.add(message.offset())
+
     def _record_errors(self) -> RecordErrors:
         return RecordErrors(
             self.handlers,
@@ -237,6 +230,7 @@ class Task:
             self.send,
             self.dropped,
             self._raise,
+            self.current,
             self.facts,
             self.record_limit,
             self.log,
@@ -258,10 +252,6 @@ class Task:
     @property
     def external_inputs(self) -> Sequence[TopicPartition]:
         return [tp for tp in self.start if tp.topic not in self.spec.internal_topics]
-
-    def become(self, phase: Phase) -> None:
-        assert phase > self.phase, f"task {self.id}: {self.phase.name} -> {phase.name}"
-        self.phase = phase
 
     def begin(self) -> None:
         """Start the processors: the state is complete, and records come next."""
@@ -338,13 +328,16 @@ class Task:
     def _run(self, tp: TopicPartition, batch: Sequence[ReceivedMessage]) -> int:
         gathers = self.gathers
         may_end = gathers or (self._emitting and self.facts.emission.is_bounded)
-        run = RecordRun(batch, self.facts, gathers=gathers) if may_end else batch
+        run = RecordRun(batch, self.facts, gathers=gathers) if may_end else Cursor(batch)
+        self._reading = run
+        self._undecodable.clear()
         try:
             stream_time = self._bound.process[tp.topic](run)
         except BaseException as error:  # also SystemExit: it would recur after a restart
             self._tried[tp] = batch[-1].offset() + 1
             self._note_far(tp, batch)
             self._raise(error)
+        self._reading = None
         if isinstance(run, RecordRun):
             batch = run.ended(self._queues[tp])
         self.moved = True
@@ -355,6 +348,20 @@ class Task:
         if stream_time > self.partition_time[tp]:
             self.partition_time[tp] = stream_time
         return len(batch)
+
+    def current(self) -> ReceivedMessage | None:
+        """Return the message that is being processed, or None."""
+        if self.facts.batched is not None:
+            message: ReceivedMessage | None = self.facts.batched.message
+            return message
+        reading = self._reading
+        return reading.batch[reading.count - 1] if reading is not None and reading.count else None
+
+    def batch_time(self) -> int:
+        """Return the largest timestamp of the current batch so far, or -1."""
+        reading, skipped = self._reading, self._undecodable
+        read = () if reading is None else reading.batch[: reading.count]
+        return max((m.timestamp()[1] for m in read if m.offset() not in skipped), default=-1)
 
     def _note_far(self, tp: TopicPartition, batch: Sequence[ReceivedMessage]) -> None:
         """Remember the first record whose timestamp the output topics may reject."""
@@ -379,6 +386,7 @@ class Task:
         self.moved = True
 
     def _raise(self, error: BaseException, node: str | None = None, record: Any = None) -> NoReturn:
+        record = self.current() if record is None else record
         raise_for(error, self.spec, self.suspect, node, record)
 
     def suspect(self) -> InputRange:
@@ -593,7 +601,6 @@ class Task:
 
     def close(self) -> list[tuple[str, BaseException]]:
         """End the task; return errors of processors by node. The local state stays open."""
-        self.become(Phase.CLOSED)
         failures = self.facts.close()
         for buffer in self._buffers.values():
             buffer.discard()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -173,10 +172,7 @@ def raise_for(
     if isinstance(error, StoreCorruptedError):
         raise TaskCorruptedError([str(spec.id)], str(error)) from error
     if node is None:
-        node, record = spec.program.locate(error.__traceback__)
-    elif record is None:
-        # A stream-time punctuator runs after the record that has made it due.
-        record = spec.program.current(sys._getframe())
+        node = spec.program.node_of(error.__traceback__)
     # An error of a handler for undecodable bytes is not an error of the serde.
     is_said = isinstance(error, (HandlerFailedError, RecordTooLargeError))
     cause: BaseException = error
@@ -253,7 +249,7 @@ def _of_folded(spec: TaskSpec, node: str | None) -> str:
     sinks = [n.as_sink for n in spec.program.sub_topology.nodes if n.name == node]
     if not any(sink is not None and sink.combines is not None for sink in sinks):
         return ""
-    return "; several records were folded to it: start with topology.optimization=none to name one"
+    return "; it aggregates several records: set topology.optimization=none to find the record"
 
 
 def _is_source(spec: TaskSpec, node: str | None) -> bool:

@@ -9,11 +9,9 @@ This table, not the partition list of the client, determines the tasks that a re
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from types import FrameType
 from typing import Protocol
 
 from headrace.state.buffers import RowsKept, bound_caches
@@ -47,12 +45,10 @@ from headrace.streams.tasks.inquiry import Inquiry
 from headrace.streams.tasks.lost_offsets import Counted, LostOffsets, effects_of
 from headrace.streams.tasks.restore import ChangelogFacts, Restorer
 from headrace.streams.tasks.sink_connections import SinkConnections, StartPosition, begun_at
-from headrace.streams.tasks.task import Phase, Task
+from headrace.streams.tasks.task import Task
 from headrace.streams.tasks.task_failures import corruption_of
-from headrace.topology.compile.compiler import Program
 from headrace.topology.context.context import TableView
 from headrace.topology.context.environment import Send
-from headrace.topology.context.punctuation import NEVER_MS
 from headrace.topology.context.task_facts import TaskFacts
 from headrace.topology.errors import LAST_TIME_MS
 from headrace.topology.external_sink import SinkUnavailableError
@@ -70,15 +66,13 @@ _LATE = (
 
 _LATE_BY_FASTEST = (
     "its window is closed: with stream.time=fastest, a source partition that was read faster moves "
-    "the time of the repartition topic past the records of the others; set stream.time=slowest"
+    "the time of the repartition topic past the records of the rest; set stream.time=slowest"
 )
 
 
 def dropped_record(
-    program: Program,
-    frame: FrameType,
-    reason: str,
     task: Task | None,
+    reason: str,
     *,
     unfollowed: Collection[str],
     skews: Mapping[str, SkewSnapshot | None],
@@ -86,13 +80,12 @@ def dropped_record(
     """Return the log fields of a dropped record; empty if no record is being processed.
 
     Args:
-        frame: the frame where it was dropped, or a frame called from there.
-        task: the task that dropped it, with the times before the record's batch.
+        task: the task that dropped it; None while it is created.
         unfollowed: repartition topics whose stream time is the latest timestamp.
         skews: the skew between the upstream inputs of each repartition topic.
     """
-    record = program.current(frame)
-    if record is None:
+    record = None if task is None else task.current()
+    if task is None or record is None:
         return {}
     tp = TopicPartition(record.topic(), record.partition())
     said: dict[str, object] = {
@@ -102,9 +95,8 @@ def dropped_record(
         "record_time": moment(record.timestamp()[1]),
     }
     if reason.startswith("late"):
-        times = {} if task is None else task.partition_time
-        watermark = NEVER_MS if task is None else task.facts.watermark
-        stream_time = min(watermark, max([program.stream_time(frame), *times.values()]))
+        times = task.partition_time  # before the batch of the record
+        stream_time = min(task.facts.watermark, max([task.batch_time(), *times.values()]))
         said |= {
             "stream_time": moment(stream_time),
             "behind_by": format_duration(stream_time - record.timestamp()[1]),
@@ -197,9 +189,9 @@ _ASK_MAX_S = 1.0
 TELL_AFTER_S = 30.0
 """Longer than the timeout of transactions, so that a predecessor's transaction has ended."""
 _ADVICE = (
-    "the broker ends an open transaction after its producer.transaction.timeout.ms; where this "
-    "goes on while all brokers are up, headrace transactions list shows it, and headrace "
-    "transactions abort ends it"
+    "the broker ends an open transaction after its producer.transaction.timeout.ms; if this "
+    "continues while all brokers are up, find it with headrace transactions list, and end it with "
+    "headrace transactions abort"
 )
 
 
@@ -243,8 +235,8 @@ class Backoff:
             "offsets_undecided",
             partitions=partitions,
             waited_s=round(waited_s, 1),
-            reason="a transaction that wrote these offsets has not ended, so nobody can know them",
-            next=f"asks again all the time; said again in {waited_s:.0f} s",
+            reason="a transaction that wrote these offsets has not ended, so they are unknown",
+            next=f"the request is repeated; logged again in {waited_s:.0f} s",
             advice=_ADVICE,
         )
 
@@ -269,7 +261,11 @@ OpenHome = Callable[[TaskId, Sequence[Store]], TaskHome | None]
 
 @dataclass(slots=True, eq=False)
 class OwnedTask:
-    """A task that this worker owns, in any phase."""
+    """A task that this worker owns.
+
+    It is waiting until the facts that it starts from are known and its directory is open, and again
+    after each stop; then restoring, if changelogs have more than its local state; then running.
+    """
 
     id: TaskId
     plan: SubPlan
@@ -278,6 +274,8 @@ class OwnedTask:
     inputs: list[TopicPartition] = field(default_factory=list)
     home: TaskHome | None = None
     task: Task | None = None
+    is_running: bool = False
+    """Whether its state is complete and it reads its input."""
     is_committed: bool = False
     """Whether this worker has committed the task's offsets since it owns the task."""
     lost: Sequence[TopicPartition] = ()
@@ -301,8 +299,10 @@ class OwnedTask:
         return self.plan.outside is not None and self.plan.outside.reads_directly
 
     @property
-    def reads(self) -> bool:
-        return self.task is not None and self.task.phase is Phase.RUNNING
+    def state(self) -> str:
+        if self.is_running:
+            return "running"
+        return "waiting" if self.task is None else "restoring"
 
 
 @dataclass(frozen=True, slots=True)
@@ -541,16 +541,10 @@ class Tasks:
 
     @property
     def all_running(self) -> bool:
-        return all(slot.reads for slot in self._slots.values())
+        return all(slot.is_running for slot in self._slots.values())
 
     def states(self) -> dict[TaskId, tuple[str, Task | None]]:
-        return {
-            task_id: (
-                "running" if slot.reads else "waiting" if slot.task is None else "restoring",
-                slot.task,
-            )
-            for task_id, slot in sorted(self._slots.items())
-        }
+        return {id_: (slot.state, slot.task) for id_, slot in sorted(self._slots.items())}
 
     def sub_topology_of(self, node: str) -> int:
         return self._sub_topologies[node]
@@ -597,7 +591,7 @@ class Tasks:
     def rebuild(self) -> None:
         """Re-create running tasks; restores continue, because they read only committed records."""
         for slot in self._slots.values():
-            if slot.reads:
+            if slot.is_running:
                 self._stop(slot)
 
     def rebuild_all(self) -> None:
@@ -620,7 +614,8 @@ class Tasks:
     def _stop(self, slot: OwnedTask, *, keep_restored: bool = True) -> None:
         if slot.task is None:
             return
-        if slot.reads:
+        if slot.is_running:
+            slot.is_running = False
             self._consumer.remove(slot.inputs)
             for tp in slot.inputs:
                 del self._readers[tp]
@@ -767,9 +762,7 @@ class Tasks:
                 and told.position is None
                 and None in committed.values(),
             )
-        if self._restorer.begin(slot.task, facts):
-            slot.task.become(Phase.RESTORING)
-        else:
+        if not self._restorer.begin(slot.task, facts):
             self.run(slot.task)
 
     def _send_of(self, plan: SubPlan) -> Send:
@@ -787,7 +780,7 @@ class Tasks:
                 return
         task.begin()
         self._consumer.add(task.next_offset)
-        task.become(Phase.RUNNING)
+        slot.is_running = True
         for tp in slot.inputs:
             self._readers[tp] = task
         self._log.info(
@@ -816,10 +809,8 @@ class Tasks:
         if is_power_of_two(count):  # describe the last record
             repartitions = {topic.name for topic in slot.plan.topics.repartition_sources}
             last = dropped_record(
-                slot.plan.program,
-                sys._getframe(),
-                reason,
                 slot.task,
+                reason,
                 unfollowed=repartitions - self._upstream.writers.keys(),
                 skews=self.skews,
             )

@@ -126,11 +126,10 @@ def mark_of(
 ) -> Mark:
     """Return the watermark of a repartition topic, for an end of 0; `idle` inputs do not limit it.
 
-    Example:
-        >>> slow, fast = TopicPartition("orders", 0), TopicPartition("orders", 1)
-        >>> inputs = {slow: InputTime(10, has_more=True), fast: InputTime(90, has_more=True)}
-        >>> mark_of(inputs, []).time, mark_of(inputs, [slow]).time
-        (10, 90)
+    >>> slow, fast = TopicPartition("orders", 0), TopicPartition("orders", 1)
+    >>> inputs = {slow: InputTime(10, has_more=True), fast: InputTime(90, has_more=True)}
+    >>> mark_of(inputs, []).time, mark_of(inputs, [slow]).time
+    (10, 90)
     """
     has_more = not all(tp in idle for tp in inputs)
     times = {tp: found.of(topic) for tp, found in inputs.items()}

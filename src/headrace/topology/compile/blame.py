@@ -38,7 +38,7 @@ def explained(error: Exception, filename: str, lines: Sequence[str]) -> Exceptio
         is_ours = bool(frames) and frames[-1].tb_frame.f_code.co_filename == filename
         if is_ours and _asked_for_results(frames[-1], lines):
             name = found[1]
-            none = NoResultsError("None" if name == "NoneType" else f"what is of type {name}")
+            none = NoResultsError("None" if name == "NoneType" else f"an object of type {name}")
             none.__cause__ = error
             return none
     return error

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMappin
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from types import CodeType, FrameType, TracebackType
+from types import CodeType, TracebackType
 from typing import Any
 
 from headrace.state.buffer import ATOMS
@@ -50,9 +50,9 @@ from headrace.topology.graph.graph import (
     Aggregate,
     AnySerde,
     Branch,
-    Fused,
     Node,
     OperatorNode,
+    Sampler,
     Sink,
     SourceNode,
     Stateless,
@@ -66,7 +66,6 @@ from headrace.topology.operators.cogroup import CogroupMerge
 from headrace.topology.operators.table_rows import StoredMapping
 from headrace.topology.operators.transform_values import TransformValues
 from headrace.topology.operators.versioned import OutOfOrder
-from headrace.topology.serdes import Serde
 from headrace.topology.serdes.join_serdes import KeptKeySerde
 from headrace.topology.serdes.kept import as_pair, exact_types, keeper
 from headrace.topology.serdes.windows_serde import SessionWindowedSerde, WindowStoreSerde
@@ -75,38 +74,16 @@ from headrace.topology.timestamps import TimestampAssigner
 Descend = Callable[[RecordVariables], None]
 
 
-@dataclass(frozen=True, slots=True)
-class _FusedRecord:
-    """See `headrace.topology.context.operator_spec.FusedRecord`."""
-
-    gen: Generator
-    node: Fused
-    flow: RecordVariables
-
-    @property
-    def key(self) -> str:
-        return self.flow.key_object
-
-    @property
-    def value(self) -> str:
-        return self.flow.value_object
-
-    def key_bytes(self, serde: Serde[Any] | None) -> str:
-        wanted = serde or self.gen.options.default_key
-        return f"({self.gen.encoded_key(self.flow, wanted, self.node)})"
-
-    def value_bytes(self, serde: Serde[Any] | None) -> str:
-        wanted = serde or self.gen.options.default_value
-        return f"({self.gen.encoded_value(self.flow, wanted, self.node)})"
-
-    def constant(self, name: str, value: object) -> str:
-        return self.gen.constant(f"{name}_{self.gen.ordinal(self.node)}", value)
-
-
-def emit_fused(gen: Generator, node: Fused, flow: RecordVariables, descend: Descend) -> None:
-    condition = node.spec.condition(_FusedRecord(gen, node, flow))
-    if gen.options.handles_errors:
-        kept = f"kept_{gen.ordinal(node)}"
+def emit_sampler(gen: Generator, node: Sampler, flow: RecordVariables, descend: Descend) -> None:
+    i, options = gen.ordinal(node), gen.options
+    takes = gen.constant(f"takes_{i}", node.takes)
+    if node.by == "key":
+        data = gen.encoded_key(flow, node.serde or options.default_key, node)
+    else:
+        data = gen.encoded_value(flow, node.serde or options.default_value, node)
+    condition = f"{takes}(({data}))"
+    if options.handles_errors:
+        kept = f"kept_{i}"
         with attempt(gen, node, flow):
             gen.writer.line(f"{kept} = True if {condition} else False")
         with otherwise(gen), gen.writer.block(f"if {kept}:"):
@@ -119,8 +96,7 @@ def emit_fused(gen: Generator, node: Fused, flow: RecordVariables, descend: Desc
 # Forwarding of the results of operators that batch records (see `operators.gathering`).
 #
 # The lines are in a function, which is called if the batch is full, at the end of each run and at
-# a flush. In it `m` is the message that a result comes from, as in the loop over a batch, so a
-# failure downstream is reported with the right record.
+# a flush. In it `m` is the message that a result comes from, as in the loop over a batch.
 
 
 Children = Callable[[Node, RecordVariables], None]
@@ -316,15 +292,11 @@ class Program:
     source_code: str
     filename: str
     holds: Mapping[str, Hold]
-    _options: CompileOptions
+    options: CompileOptions
     line_nodes: tuple[str, ...]
     _constants: Mapping[str, Any]
     _functions: frozenset[str]
     _code: CodeType
-
-    @property
-    def options(self) -> CompileOptions:
-        return self._options
 
     def bind(self, environment: TaskEnvironment) -> BoundProgram:
         namespace: dict[str, Any] = {
@@ -340,28 +312,11 @@ class Program:
             "looked_at": looked_at,
         }
         exec(self._code, namespace)  # noqa: S102
-        maker = OperatorMaker(self.sub_topology, self._options, environment)
+        maker = OperatorMaker(self.sub_topology, self.options, environment)
         process, flush, pending = namespace["bind"](environment, maker.make)
-        stampers = source.stampers(self.sub_topology, self._options, environment.now_ms)
+        stampers = source.stampers(self.sub_topology, self.options, environment.now_ms)
         gathers = bool(gathering(self.sub_topology.nodes))
         return BoundProgram(process, flush, pending, maker.made, stampers, gathers)
-
-    def current(self, frame: FrameType | None) -> Any:
-        """Return the message that is processed in a frame or its callers, or None."""
-        return self._locals(frame).get("m")
-
-    def stream_time(self, frame: FrameType | None) -> int:
-        """Return the largest timestamp of the current batch in a frame so far, or -1."""
-        time: int = self._locals(frame).get("stream_time", -1)
-        return time
-
-    def _locals(self, frame: FrameType | None) -> Mapping[str, Any]:
-        """Return the variables of the loop over messages that calls a frame."""
-        while frame is not None:
-            if frame.f_code.co_filename == self.filename and "m" in frame.f_locals:
-                return frame.f_locals
-            frame = frame.f_back
-        return {}
 
     def explain(self, error: Exception, node: str | None, message: Any) -> Exception:
         """Return the error to report; for a source, the error of the checked decoding."""
@@ -372,7 +327,7 @@ class Program:
         source_node = next((s for s in self.sub_topology.sources if s.name == node), None)
         if source_node is None or message is None or isinstance(error, BadRecordError):
             return error
-        defaults = (self._options.default_key, self._options.default_value)
+        defaults = (self.options.default_key, self.options.default_value)
         return source.decoding_error(source_node, defaults, message) or error
 
     def called(
@@ -390,16 +345,14 @@ class Program:
         places = (place_of(function) for function in functions.functions_in(found))
         return tuple(dict.fromkeys(place for place in places if place is not None))
 
-    def locate(self, traceback: TracebackType | None) -> tuple[str | None, Any]:
-        """Return the node that an exception came from, and the message that was processed."""
-        node, message = None, None
+    def node_of(self, traceback: TracebackType | None) -> str | None:
+        """Return the node that an exception came from, or None."""
+        node = None
         while traceback is not None:
-            frame = traceback.tb_frame
-            if frame.f_code.co_filename == self.filename:
+            if traceback.tb_frame.f_code.co_filename == self.filename:
                 node = self.line_nodes[traceback.tb_lineno - 1] or node
-                message = frame.f_locals.get("m", message)
             traceback = traceback.tb_next
-        return node, message
+        return node
 
 
 def compile_sub_topology(sub: SubTopology, options: CompileOptions) -> Program:
@@ -425,7 +378,7 @@ def compile_sub_topology(sub: SubTopology, options: CompileOptions) -> Program:
         source_code=text,
         filename=filename,
         holds=holds,
-        _options=options,
+        options=options,
         line_nodes=tuple(writer.nodes),
         _constants=gen.constants,
         _functions=frozenset(gen.functions),
@@ -613,8 +566,8 @@ class _Assembler:
         gen = self._gen
         if isinstance(node, Stateless):
             stateless.emit(gen, node, flow, self._descend)
-        elif isinstance(node, Fused):
-            emit_fused(gen, node, flow, partial(self._children, node))
+        elif isinstance(node, Sampler):
+            emit_sampler(gen, node, flow, partial(self._children, node))
         elif isinstance(node, Branch):
             stateless.emit_branch(gen, node, flow, self._descend)
         elif isinstance(node, Aggregate):

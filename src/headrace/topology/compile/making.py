@@ -4,23 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
-from headrace.state.buffer import Buffer
 from headrace.topology.compile.codegen import CompileOptions, has_its_own, needs_old
 from headrace.topology.compile.meeting import meets_others
 from headrace.topology.context.context import (
-    Headers,
     Number,
     OperatorContext,
     Receive,
     TableView,
-    TaskFacts,
     no_row,
     raise_earlier,
     stop,
 )
 from headrace.topology.context.context import Operator as RunningOperator
+from headrace.topology.context.environment import TaskEnvironment
 from headrace.topology.errors import TopologyError
 from headrace.topology.graph.graph import (
     Aggregate,
@@ -42,25 +40,6 @@ from headrace.topology.processors.store_faces import (
 from headrace.topology.processors.stores import open_store
 
 
-class _Environment(Protocol):
-    """Members of `environment.TaskEnvironment` that operators are created with."""
-
-    @property
-    def buffers(self) -> Mapping[str, Buffer]: ...
-    @property
-    def dropped(self) -> Callable[[str, str], None]: ...
-    @property
-    def number(self) -> Callable[[str], Number]: ...
-    @property
-    def task(self) -> TaskFacts: ...
-    @property
-    def global_views(self) -> Mapping[str, TableView]: ...
-    @property
-    def failed(self) -> Callable[..., None]: ...
-    @property
-    def let_go(self) -> Callable[..., None]: ...
-
-
 class OperatorMaker:
     """Factory of the operators of a task, in the order of their nodes.
 
@@ -69,13 +48,14 @@ class OperatorMaker:
     """
 
     def __init__(
-        self, sub: SubTopology, options: CompileOptions, environment: _Environment
+        self, sub: SubTopology, options: CompileOptions, environment: TaskEnvironment
     ) -> None:
         self._sub = sub
         self._nodes = by_name(sub.nodes)
         self._stores = {store.name: store for store in sub.stores}
         self._options = options
         self._environment = environment
+        self._unreadable = no_row if options.handles_errors else raise_earlier
         self._shared: dict[Any, Any] = {}
         self.made: dict[str, RunningOperator] = {}
 
@@ -86,7 +66,7 @@ class OperatorMaker:
         return made
 
     def _context(self, node: OperatorNode, children: Mapping[str, Receive]) -> OperatorContext:
-        environment = self._environment
+        environment, options = self._environment, self._options
         cached = [self._stores[name].spec.cached for name in node.uses[:1]]
         return OperatorContext(
             node=node.name,
@@ -98,22 +78,18 @@ class OperatorMaker:
             number=partial(self._number, node.name),
             shared=self._shared,
             dropped=partial(environment.dropped, node.name),
-            caching=self._options.caching and all(cached),
+            caching=options.caching and all(cached),
             task=environment.task,
             old_is_read=needs_old(self._sub, node),
             open_store=partial(self._open_store, node),
-            failed=self._failed(node.name),
-            let_go=self._let_go(node.name),
+            failed=partial(environment.failed, node.name) if options.handles_errors else stop,
+            let_go=partial(environment.let_go, node.name, answer="dead_letter"),
             at_once=node.gathers and meets_others(self._sub, node, in_runs=True),
             in_runs=node.gathers and meets_others(self._sub, node, in_runs=False),
             has_its_own=has_its_own(self._sub, node),
             told_late=self._told_late,
             unreadable=self._unreadable,
         )
-
-    @property
-    def _unreadable(self) -> Callable[[Exception, int], tuple[None, int]]:
-        return no_row if self._options.handles_errors else raise_earlier
 
     def _told_late(self, table: str) -> bool:
         """Whether a table's rows may be newer than the changes that it has forwarded."""
@@ -125,28 +101,6 @@ class OperatorMaker:
         if isinstance(node, (Aggregate, TableSource)) and node.store is not None:
             return self._stores[node.store].spec.cached
         return True
-
-    def _failed(self, node: str) -> Callable[[Exception, Any, Any, int, Headers], None]:
-        if not self._options.handles_errors:
-            return stop
-        ask = self._environment.failed
-
-        def failed(
-            error: Exception, key: Any, value: Any, timestamp: int, headers: Headers
-        ) -> None:
-            ask(node, error, key, value, timestamp, headers, None)
-
-        return failed
-
-    def _let_go(self, node: str) -> Callable[[Exception, Any, Any, int, Headers], None]:
-        let_go = self._environment.let_go
-
-        def to_dead_letters(
-            error: Exception, key: Any, value: Any, timestamp: int, headers: Headers
-        ) -> None:
-            let_go(node, error, key, value, timestamp, headers, "dead_letter")
-
-        return to_dead_letters
 
     def _number(self, node: str, name: str, *, owner: str | None = None) -> Number:
         return self._environment.number(f"{name}.{owner or node}")

@@ -52,8 +52,8 @@ class Call:
         """
         if self.topic is None:
             raise LookupError(
-                f"{self.node} does not know which record it calls for: what comes of a cache or a "
-                "punctuator has no offset; call before the table, or turn its cache off with "
+                f"{self.node} does not know which record it calls for: records from a cache or a "
+                "punctuator have no offset; call before the table, or turn its cache off with "
                 "Materialized(..., cached=False)"
             )
         parts = (self.application_id, self.node, self.topic)
@@ -165,6 +165,6 @@ class NoCaller:
 
     def run(self, jobs: Sequence[ExternalCall], plan: CallPlan, /) -> None:
         del jobs, plan
-        raise LookupError("nobody makes calls for the steps of this task")
+        raise LookupError("the operators of this task have no caller")
 
     def close(self) -> None: ...

@@ -129,11 +129,6 @@ def no_row(error: Exception, _: int) -> tuple[None, int]:
     return None, -1
 
 
-def told_at_once(_table: str) -> bool:
-    """Return False, because no changes of tables are cached."""
-    return False
-
-
 @dataclass(frozen=True, slots=True)
 class OperatorContext:
     """Context of an operator of a task.
@@ -187,5 +182,5 @@ class OperatorContext:
     at_once: bool = False
     in_runs: bool = False
     has_its_own: bool = False
-    told_late: Callable[[str], bool] = told_at_once
+    told_late: Callable[[str], bool] = lambda _: False
     unreadable: Callable[[Exception, int], tuple[None, int]] = raise_earlier

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NoReturn, Protocol
 
 from headrace.state.buffer import Buffer
 from headrace.topology.context.context import TableView
-from headrace.topology.context.number import NewNumbers, Number
+from headrace.topology.context.number import Number
 from headrace.topology.context.task_facts import TaskFacts
 
 Headers = Sequence[tuple[str, bytes | None]]
@@ -36,15 +37,15 @@ Send = Callable[[str, "bytes | None", "bytes | None", int, int, "Headers | None"
 Part = Literal["key", "value", "record"]
 """Part of a record that a sink could not write."""
 
-Failed = Callable[[str, Exception, Any, Any, int, "Headers | None", "Part | None"], None]
+Failed = Callable[..., None]
 """Function that receives the node, the error, the record's key, value, timestamp in ms and headers,
-and the part that could not be written; None if no sink was writing the record.
+and the part that could not be written, if a sink was writing the record.
 """
 
 Answered = Literal["skip", "dead_letter"]
 """Reaction of an operator to its failed records that overrides the handlers."""
 
-LetGo = Callable[[str, Exception, Any, Any, int, "Headers | None", Answered], None]
+LetGo = Callable[..., None]
 """Function that receives the node, the error, the record's key, value, timestamp in ms and headers,
 and the operator's reaction.
 """
@@ -63,7 +64,9 @@ class TaskEnvironment:
     dropped: Callable[[str, str], None]
     """Called with the node and the reason for each record that a policy drops."""
     write_line: Callable[[str], None] = print
-    number: Callable[[str], Number] = field(default_factory=lambda: NewNumbers().get)
+    number: Callable[[str], Number] = field(
+        default_factory=lambda: defaultdict[str, Number](Number).__getitem__
+    )
     """Returns a number that is committed in the offset metadata, by its name."""
     partitions_of: Callable[[str], int] = lambda topic: 1  # noqa: ARG005
     """Returns the partition count of an output topic."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol, Self
+from typing import Any, ClassVar, Self
 
 from headrace.topology.context.context import Operator, OperatorContext, TableView
 from headrace.topology.context.environment import Answered
@@ -52,15 +52,10 @@ class NodeProperties:
         """Whether it reads the old values that an upstream table forwards."""
         return False
 
-    @property
-    def needs_record(self) -> bool:
-        """Whether it reads the record that is being processed, from `OperatorContext.task`."""
-        return False
-
-    @property
-    def gathers(self) -> bool:
-        """Whether it collects records and forwards their results together."""
-        return False
+    needs_record: ClassVar[bool] = False
+    """Whether it reads the record that is being processed, from `OperatorContext.task`."""
+    gathers: ClassVar[bool] = False
+    """Whether it collects records and forwards their results together."""
 
     @property
     def gives_up_order(self) -> bool:
@@ -79,15 +74,10 @@ class NodeProperties:
         """Whether it makes a table, rather than only reading a table."""
         return False
 
-    @property
-    def reads_as_table(self) -> bool:
-        """Whether it makes a table from records: the last value of each key."""
-        return False
-
-    @property
-    def is_versioned(self) -> bool:
-        """Whether its table may forward changes out of order (see `operators.versioned`)."""
-        return False
+    reads_as_table: ClassVar[bool] = False
+    """Whether it makes a table from records: the last value of each key."""
+    is_versioned: ClassVar[bool] = False
+    """Whether its table may forward changes out of order (see `operators.versioned`)."""
 
     @property
     def makes_windows(self) -> bool:
@@ -116,10 +106,8 @@ class NodeProperties:
 
     # State.
 
-    @property
-    def is_processor(self) -> bool:
-        """Whether it runs a user's processor, which can be connected with stores."""
-        return False
+    is_processor: ClassVar[bool] = False
+    """Whether it runs a user's processor, which can be connected with stores."""
 
     @property
     def writes_outside(self) -> ExternalSink | None:
@@ -153,10 +141,8 @@ class NodeProperties:
         """Names of the call's arguments that contain serdes, if not ``key`` and ``value``."""
         return {}
 
-    @property
-    def repartition_advice(self) -> str | None:
-        """Advice on how to name the repartition topic before it, or None."""
-        return None
+    repartition_advice: ClassVar[str | None] = None
+    """Advice on how to name the repartition topic before it, or None."""
 
 
 class OperatorSpec(NodeProperties):
@@ -165,7 +151,7 @@ class OperatorSpec(NodeProperties):
     __slots__ = ()
 
     def make(self, context: OperatorContext, /) -> Operator:
-        raise NotImplementedError(f"{type(self).__name__} must say what runs: def make(context)")
+        raise NotImplementedError(f"{type(self).__name__} must define make(context)")
 
     def view(self, context: OperatorContext, /) -> TableView | None:  # noqa: ARG002
         """Return the rows of the operator's table, or None if it has no table."""
@@ -185,67 +171,9 @@ class OperatorSpec(NodeProperties):
         """Kind of the rows in its store."""
         return RowKind(type(self).__name__)
 
-    @property
-    def rows_have_its_keys(self) -> bool:
-        """Whether its store has the keys of its input records, apart from windows."""
-        return False
+    rows_have_its_keys: ClassVar[bool] = False
+    """Whether its store has the keys of its input records, apart from windows."""
 
     def kept_in(self, store: str, /) -> Self:
         """Return a copy whose table is stored in another store."""
         raise NotImplementedError(f"{type(self).__name__} keeps no rows in {store!r}")
-
-
-# Stateless operators that generate their own lines of the compiled code.
-
-
-class FusedRecord(Protocol):
-    """Record at a position in the generated code, as Python expressions."""
-
-    @property
-    def key(self) -> str:
-        """Expression of the decoded key; available if `FusedSpec.reads_key` is true."""
-
-    @property
-    def value(self) -> str:
-        """Expression of the decoded value; available if `FusedSpec.reads_value` is true."""
-
-    def key_bytes(self, serde: Serde[object] | None) -> str:
-        """Return the expression of the key's bytes, or of None; reuses available bytes."""
-
-    def value_bytes(self, serde: Serde[object] | None) -> str:
-        """Return the expression of the value's bytes, or of None; reuses available bytes."""
-
-    def constant(self, name: str, value: object) -> str:
-        """Return the name of an object in the code; `name` is unique within the operator."""
-
-
-class FusedSpec:
-    """Operator that forwards a record unchanged or drops it; frozen and compared by value.
-
-    It has no state and no time, so it decides the same for the same record in each run.
-    """
-
-    __slots__ = ()
-
-    def condition(self, record: FusedRecord, /) -> str:
-        """Return the expression that is true if the record is forwarded."""
-        raise NotImplementedError(
-            f"{type(self).__name__} must say what goes on: def condition(record)"
-        )
-
-    def bound(self, bind: Bind, /) -> Self:  # noqa: ARG002
-        """Return a copy that has all of its serdes."""
-        return self
-
-    @property
-    def serde_arguments(self) -> Arguments:
-        """Names of the call's arguments that contain serdes, if not ``key`` and ``value``."""
-        return {}
-
-    @property
-    def reads_key(self) -> bool:
-        return False
-
-    @property
-    def reads_value(self) -> bool:
-        return False

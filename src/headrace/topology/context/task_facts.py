@@ -26,7 +26,7 @@ Close = Callable[[], None]
 
 
 def _no_clock() -> int:
-    raise LookupError("nobody told the processors of this task what time it is")
+    raise LookupError("the processors of this task have no clock")
 
 
 def _fail(node: str, error: BaseException) -> None:  # noqa: ARG001
@@ -48,13 +48,12 @@ class EmissionBudget:
         results: how many results fit into one commit; None for any number.
         now_ms: the wall clock.
 
-    Examples:
-        >>> budget = EmissionBudget(2)
-        >>> budget.spend(), budget.is_spent, budget.spend(), budget.is_spent
-        (None, False, None, True)
-        >>> budget.renew()
-        >>> budget.is_spent
-        False
+    >>> budget = EmissionBudget(2)
+    >>> budget.spend(), budget.is_spent, budget.spend(), budget.is_spent
+    (None, False, None, True)
+    >>> budget.renew()
+    >>> budget.is_spent
+    False
     """
 
     __slots__ = ("_limit", "_now_ms", "_since_ms", "count", "is_spent")
@@ -141,6 +140,8 @@ class TaskFacts:
     wait for a commit; the worker checks the clock and the consumer before the rest."""
     record: Any = None
     """The current message; None in punctuators and while caches are flushed."""
+    batched: Any = None
+    """The `Gathered` whose result is being forwarded; kept if an error ends the task."""
     timestamp: int = -1
     """Time of the current record or punctuation of a processor."""
     is_punctuating: bool = False

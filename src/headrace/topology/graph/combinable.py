@@ -110,16 +110,16 @@ def _is_given_same_keys(fold: Fold, key: AnySerde | None, source: SourceNode | N
 
 def _hindrance(sub: SubTopology, node: Node, fold: Fold, source: SourceNode | None) -> str | None:
     if not fold.combines:
-        return "no merger= says how two results become one"
+        return "it has no merger= for partial aggregates"
     if source is None:
         return "its records come through no repartition topic"
     if node.parents != (source.name,):
-        return "a step stands between the repartition topic and it"
+        return "an operator is between the repartition topic and it"
     others = [_named(one) for one in sub.children(source.name) if one is not node]
     if others:
         return (
             f"{', '.join(others)} read{'s' if len(others) == 1 else ''} the topic too; call "
-            "group_by once for each of them, with a name of its own"
+            "group_by for each of them, with different names"
         )
     timed = next((one for one in sub.nodes if one.is_timed or one.needs_record), None)
     if timed is not None:

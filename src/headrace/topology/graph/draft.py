@@ -103,7 +103,7 @@ class Draft:
                 given = _OF_REPARTITION.sub("", node.name)  # what the user wrote
                 raise TopologyError(
                     f"two nodes are named {given!r}{said_lines(self.lines, 'node', node.name)}; "
-                    "give one of them another name="
+                    "give either node another name="
                 )
             self._nodes.add(node.name)
         self._steps[step.name] = step
@@ -295,8 +295,8 @@ def _check_mergeable(first: DraftStep, second: DraftStep, lines: Lines) -> None:
         )
     if set(a.topics) != set(b.topics):
         raise TopologyError(
-            f"{topic} {readers}, each with other topics besides; give stream() the same topics "
-            "both times, or one topic each, and merge() the streams"
+            f"{topic} {readers}, each with further topics; give stream() the same topics both "
+            "times, or a single topic each, and merge() the streams"
         )
     if (a.key, a.value) != (b.key, b.value):
         raise TopologyError(

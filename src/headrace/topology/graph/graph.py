@@ -6,14 +6,14 @@ Streams does.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal, Self, TypeVar, cast
 
-from headrace.topology.context.operator_spec import FusedSpec, OperatorSpec
-from headrace.topology.errors import TopologyError
+from headrace.topology.context.operator_spec import OperatorSpec
+from headrace.topology.errors import Arguments, TopologyError
 from headrace.topology.functions import Lines, said_lines
 from headrace.topology.graph.fold import Fold
 from headrace.topology.graph.node import (
@@ -132,23 +132,31 @@ def _asked(name: str) -> Any:
     return property(attrgetter(f"spec.{name}"))
 
 
-@dataclass(frozen=True, slots=True)
-class Fused(Node):
-    """Filter of a stream, whose condition is a Python expression from `spec`."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampler(Node):
+    """Filter of a stream by the bytes of its keys or values."""
 
-    spec: FusedSpec = field(kw_only=True)
+    takes: Callable[[bytes | None], bool]
+    by: Literal["key", "value"]
+    serde: AnySerde | None
+    """Serde of the bytes; None takes the default."""
 
     passes_null_keys: ClassVar[bool] = True
     leaves_value_alone: ClassVar[bool] = True
     keeps_nothing: ClassVar[bool] = True
+    serde_arguments: ClassVar[Arguments] = {"key": "serde", "value": "serde"}
 
-    serde_arguments = _asked("serde_arguments")
-    reads_key = _asked("reads_key")
-    reads_value = _asked("reads_value")
+    @property
+    def reads_key(self) -> bool:
+        return self.by == "key"
+
+    @property
+    def reads_value(self) -> bool:
+        return self.by == "value"
 
     def bound(self, binder: Binder) -> Node:
-        spec = self.spec.bound(binder.part)
-        return self if spec == self.spec else replace(self, spec=spec)
+        serde = binder.part(self.serde, self.name, is_key=self.reads_key)
+        return self if serde == self.serde else replace(self, serde=serde)
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,9 +249,7 @@ class TableSource(Node):
         call = self.call or ("table" if reads_topic else "to_table")
         return f'{call}(store="...")'
 
-    @property
-    def repartition_advice(self) -> str:
-        return 'to_table(name="...")'
+    repartition_advice: ClassVar[str] = 'to_table(name="...")'
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,7 +340,6 @@ __all__ = [
     "AnySerde",
     "Branch",
     "Function",
-    "Fused",
     "G",
     "GlobalSource",
     "GlobalStore",
@@ -343,6 +348,7 @@ __all__ = [
     "Node",
     "OffsetReset",
     "OperatorNode",
+    "Sampler",
     "Sink",
     "SourceNode",
     "Stateless",
@@ -434,7 +440,7 @@ def check(
         if node.name in seen:
             raise TopologyError(
                 f"two nodes are named {node.name!r}{said_lines(lines, 'node', node.name)}; "
-                "give one of them another name="
+                "give either node another name="
             )
         for parent in node.parents:
             if parent not in seen:
@@ -446,7 +452,7 @@ def check(
         if names.count(name) > 1:
             raise TopologyError(
                 f"two stores are named {name!r}{said_lines(lines, 'store', name)}; "
-                "give one of them another store="
+                "give either store another name"
             )
     for node in nodes:
         for name in node.stores:
@@ -462,7 +468,7 @@ def _check_global_topics(nodes: Iterable[Node]) -> None:
             if topic in readers:
                 raise TopologyError(
                     f"topic {topic!r} is read as a global table twice; call global_table() "
-                    "once and join with what it returns"
+                    "once and use its result twice"
                 )
             readers.add(topic)
     for node in nodes:
@@ -470,7 +476,7 @@ def _check_global_topics(nodes: Iterable[Node]) -> None:
             if topic in readers:
                 raise TopologyError(
                     f"topic {topic!r} is read as a global table and by {node.name!r} too; "
-                    "read it once, or join with the table where the stream was to be used"
+                    "read it once, or join with the table instead of using the stream"
                 )
 
 
@@ -531,7 +537,7 @@ def _check_group(group: list[Node]) -> None:
         if other is not None:
             raise TopologyError(
                 f"node {other.name!r} uses store {table.stores[0]!r}, which belongs to the global "
-                f"table {table.name!r} and is written by nobody else; give it a store of its own"
+                f"table {table.name!r} and is written only by it; give the node another store"
             )
     elif all(node.as_source is None for node in group):
         raise TopologyError(f"node {group[0].name!r} is not fed by any source")

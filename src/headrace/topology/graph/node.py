@@ -74,10 +74,8 @@ class Node(NodeProperties):
         """Whether the node's topics are internal topics of the topology."""
         return False
 
-    @property
-    def is_global(self) -> bool:
-        """Whether the node is part of a global table, and of no task."""
-        return False
+    is_global: ClassVar[bool] = False
+    """Whether the node is part of a global table, and of no task."""
 
     def bound(self, binder: Binder) -> Node:  # noqa: ARG002
         """Return the node with its serdes bound to its topics."""

@@ -37,14 +37,13 @@ def share_repartitions(topology: G) -> G:
     The first topic keeps its name; readers of the other topics read it, too (Kafka Streams:
     ``merge.repartition.topics``).
 
-    Example:
-        >>> from headrace import StreamsBuilder, serdes
-        >>> builder = StreamsBuilder()
-        >>> grouped = builder.stream("in").group_by(lambda key, value: value)
-        >>> _, _ = grouped.count(store="a"), grouped.reduce(max, store="b")
-        >>> topology = builder.build()
-        >>> len(topology.sub_topologies), len(share_repartitions(topology).sub_topologies)
-        (3, 2)
+    >>> from headrace import StreamsBuilder, serdes
+    >>> builder = StreamsBuilder()
+    >>> grouped = builder.stream("in").group_by(lambda key, value: value)
+    >>> _, _ = grouped.count(store="a"), grouped.reduce(max, store="b")
+    >>> topology = builder.build()
+    >>> len(topology.sub_topologies), len(share_repartitions(topology).sub_topologies)
+    (3, 2)
     """
     nodes = by_name(topology.nodes)
     sinks = {sink.topic: sink for sink in topology.sinks if sink.internal}
@@ -74,12 +73,11 @@ def reuse_table_sources(topology: G) -> G:
     is set or if it starts at the end of the topic, because its rows could not be restored from
     there (Kafka Streams: ``reuse.ktable.source.topics``).
 
-    Example:
-        >>> from headrace import StreamsBuilder
-        >>> builder = StreamsBuilder()
-        >>> _ = builder.table("prices", store="prices")
-        >>> [store.source_topic for store in reuse_table_sources(builder.build()).stores]
-        ['prices']
+    >>> from headrace import StreamsBuilder
+    >>> builder = StreamsBuilder()
+    >>> _ = builder.table("prices", store="prices")
+    >>> [store.source_topic for store in reuse_table_sources(builder.build()).stores]
+    ['prices']
     """
     nodes = by_name(topology.nodes)
     topics: dict[str, str] = {}
@@ -107,13 +105,12 @@ def combine_before_repartition(topology: G) -> G:
     commit, or only briefly with at-least-once processing. Then it writes one record per key.
     `folds_of` has the conditions.
 
-    Example:
-        >>> from headrace import StreamsBuilder
-        >>> builder = StreamsBuilder()
-        >>> _ = builder.stream("in").group_by(lambda key, value: value).count(store="counts")
-        >>> topology = combine_before_repartition(builder.build())
-        >>> [sink.combines.fold for sink in topology.sinks if sink.combines is not None]
-        [Counting()]
+    >>> from headrace import StreamsBuilder
+    >>> builder = StreamsBuilder()
+    >>> _ = builder.stream("in").group_by(lambda key, value: value).count(store="counts")
+    >>> topology = combine_before_repartition(builder.build())
+    >>> [sink.combines.fold for sink in topology.sinks if sink.combines is not None]
+    [Counting()]
     """
     return combining(topology, combinable(topology))
 

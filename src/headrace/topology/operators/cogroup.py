@@ -23,9 +23,8 @@ Aggregator = Callable[[Any, Any, Any], Any]
 def aggregate_tagged(key: Any, tagged: tuple[Aggregator, Any], aggregate: Any) -> Any:
     """Call the aggregator of the record's stream, which is passed along with the value.
 
-    Example:
-        >>> aggregate_tagged("k", (lambda key, value, total: total + value, 2), 3)
-        5
+    >>> aggregate_tagged("k", (lambda key, value, total: total + value, 2), 3)
+    5
     """
     aggregator, value = tagged
     return aggregator(key, value, aggregate)

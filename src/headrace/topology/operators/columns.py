@@ -36,10 +36,9 @@ def as_json(value: Any) -> str:
     Raises:
         NotJsonError: the value, or a part of it, cannot be represented in JSON.
 
-    Example:
-        >>> from datetime import date
-        >>> as_json({"at": date(2026, 1, 2), "tags": {"new"}})
-        '{"at": "2026-01-02", "tags": ["new"]}'
+    >>> from datetime import date
+    >>> as_json({"at": date(2026, 1, 2), "tags": {"new"}})
+    '{"at": "2026-01-02", "tags": ["new"]}'
     """
     try:
         return json.dumps(value, default=_jsonable, allow_nan=False)
@@ -56,12 +55,11 @@ def as_json(value: Any) -> str:
 def said_of(error: BaseException) -> str:
     r"""Return a message for an error of writing a value, without the value.
 
-    Example:
-        >>> try:
-        ...     "\ud800".encode()
-        ... except ValueError as error:
-        ...     said_of(error)
-        'text with a lone surrogate, which UTF-8 does not have'
+    >>> try:
+    ...     "\ud800".encode()
+    ... except ValueError as error:
+    ...     said_of(error)
+    'text with a lone surrogate, which UTF-8 does not have'
     """
     if isinstance(error, UnicodeEncodeError):
         return "text with a lone surrogate, which UTF-8 does not have"
@@ -106,12 +104,11 @@ class Columns:
     Raises:
         TopologyError: no column is given, or a column of the key does not exist.
 
-    Example:
-        >>> counts = Columns("counts", {"word": str, "count": int}, key=["word"])
-        >>> counts.values(SinkRow("rose", 3, 0, 7))
-        ('rose', 3)
-        >>> counts.key_of(SinkRow("rose", None, 0, 8))
-        ('rose',)
+    >>> counts = Columns("counts", {"word": str, "count": int}, key=["word"])
+    >>> counts.values(SinkRow("rose", 3, 0, 7))
+    ('rose', 3)
+    >>> counts.key_of(SinkRow("rose", None, 0, 8))
+    ('rose',)
     """
 
     def __init__(
@@ -209,7 +206,7 @@ class Columns:
             raise self.refused(reason, name, row)
 
     def advice(self, name: str) -> str:
-        return "make it by select_key" if name in self.key else "write row= that makes one"
+        return "make it by select_key" if name in self.key else "write row= that makes it"
 
     def _given(self, row: SinkRow) -> Any:
         if self._row is None:
@@ -280,7 +277,7 @@ class Columns:
             try:
                 last[key] = row
             except TypeError as error:  # such as a list
-                reason = f"its key cannot be compared ({type(error).__name__}); give another one"
+                reason = f"its key cannot be compared ({type(error).__name__}); give another key"
                 raise self.refused(reason, None, row) from error
         there = [row for row in last.values() if row.value is not None]
         return there, [row for row in last.values() if row.value is None]
@@ -343,14 +340,14 @@ def _types_of(table: str, columns: type | Types) -> tuple[dict[str, type | str],
         if not _is_type(hint):
             raise TopologyError(
                 f"column {name} of table {table} is given {type_of(hint)}; give a type such as int "
-                "or str, or what the database calls it, such as 'bigint'"
+                "or str, or the name of a type of the database, such as 'bigint'"
             )
         kind, is_nullable = _plain(hint)
         found[name] = kind
         if is_nullable:
             nullable.add(name)
     if not found:
-        raise TopologyError(f"table {table} is given no columns; name at least one")
+        raise TopologyError(f"table {table} is given no columns; name a column")
     return found, frozenset(nullable)
 
 

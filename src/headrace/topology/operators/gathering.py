@@ -138,8 +138,9 @@ class Gathering(Operator):
         outer = facts.record, facts.timestamp
         try:
             for one in held:
-                facts.record, facts.timestamp = one.message, one.task_time
+                facts.record, facts.timestamp, facts.batched = one.message, one.task_time, one
                 yield one
+            facts.batched = None  # not after an error, which is reported with this record
         finally:
             facts.record, facts.timestamp = outer
 

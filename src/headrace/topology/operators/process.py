@@ -44,8 +44,8 @@ def supplied(given: Any) -> Supplied:
     one, other = given(), given()
     if one is other:
         raise TopologyError(
-            f"{given!r} returned the same processor twice; each task needs its own, so make a new "
-            "one in each call"
+            f"{given!r} returned the same processor twice; each task needs its own, so return a "
+            "new processor in each call"
         )
     if not callable(getattr(one, "process", None)):
         raise TopologyError(f"{given!r} returned {type(one)}, which has no method process()")

@@ -23,10 +23,9 @@ def is_same(one: Any, other: Any, encode: Callable[[Any], bytes]) -> bool:
 
     For example 1, 1.0 and True are equal but not the same.
 
-    Example:
-        >>> from headrace import serdes
-        >>> is_same([1], [1], serdes.json.serialize), is_same([1], [True], serdes.json.serialize)
-        (True, False)
+    >>> from headrace import serdes
+    >>> is_same([1], [1], serdes.json.serialize), is_same([1], [True], serdes.json.serialize)
+    (True, False)
     """
     if one.__class__ is not other.__class__ or one != other:
         return False

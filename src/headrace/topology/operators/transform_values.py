@@ -40,7 +40,7 @@ def checked_supplier(supplier: Callable[[], Any]) -> Callable[[], Any]:
     if not callable(supplier):
         raise TopologyError(
             f"{supplier!r} makes no transformers: give a class or a function without arguments "
-            "that returns a new one, with a method transform(key, value)"
+            "that returns a new object with a method transform(key, value)"
         )
     one = supplier()
     if not callable(getattr(one, "transform", None)):
@@ -49,8 +49,8 @@ def checked_supplier(supplier: Callable[[], Any]) -> Callable[[], Any]:
         )
     if one is supplier():
         raise TopologyError(
-            f"{supplier!r} returned the same transformer twice; each task needs its own, so make a "
-            "new one in each call"
+            f"{supplier!r} returned the same transformer twice; each task needs its own, so return "
+            "a new transformer in each call"
         )
     return supplier
 

@@ -249,7 +249,7 @@ class ProcessingContext:
         start: datetime | int | None = None,
     ) -> Cancellable:
         """Schedule a punctuator: a function that is called periodically, in the task's thread,
-        between records.
+        between records. Return an object that cancels it.
 
         Stream time is checked after each record, so the same input results in the same calls.
         Missed calls are combined into a single call, and the next call is due at the first multiple
@@ -267,9 +267,6 @@ class ProcessingContext:
             start: origin of the multiples: a datetime with a time zone, or milliseconds since 1970.
                 None is 1970 for stream time, and now for wall-clock time.
 
-        Returns:
-            An object that cancels the punctuator.
-
         Raises:
             TopologyError: the callback is not a function of one argument.
             TypeError: the interval or the start has another type.
@@ -282,7 +279,7 @@ class ProcessingContext:
         interval_ms, rest = divmod(interval, _MS)
         if rest or interval_ms < 1:
             raise MisuseValueError(
-                f"an interval is whole milliseconds and at least one, not {interval}"
+                f"an interval is a whole number of milliseconds from 1, not {interval}"
             )
         start_ms = None if start is None else _to_ms(start)
         due = self._due_number()
@@ -338,8 +335,8 @@ class ProcessingContext:
         """
         if not isinstance(name, str) or not _NUMBER_NAME.fullmatch(name):
             raise MisuseValueError(
-                f"processor {self.node!r} counts under a name of other characters than letters, "
-                'digits and underscores, or one that begins with a digit; write count("refused")'
+                f"processor {self.node!r} counts under an invalid name; use letters, digits and "
+                'underscores, not a digit first, such as count("refused")'
             )
         if not n >= 0:
             raise MisuseValueError(
@@ -405,7 +402,7 @@ class ProcessorContext(ProcessingContext, Generic[KOut_contra, VOut_contra]):
             ValueError: no downstream node has that name.
         """
         if not isinstance(record, Record):
-            self._refuse(record, Record, "pass on the one that came, or Record(key, value, time)")
+            self._refuse(record, Record, "forward the received record, or Record(key, value, time)")
         headers = self._sendable(record.headers) if record.headers else None
         receive = self._forward if to is None else self._child(to)
         receive(record.key, record.value, None, record.timestamp, headers)
@@ -430,7 +427,7 @@ class FixedKeyProcessorContext(ProcessingContext, Generic[KOut_contra, VOut_cont
             ValueError: no downstream node has that name.
         """
         if not isinstance(record, FixedKeyRecord):
-            advice = "pass on what record.with_value(...) makes, or use process() to change keys"
+            advice = "forward record.with_value(...), or use process() to change keys"
             self._refuse(record, FixedKeyRecord, advice)
         headers = self._sendable(record.headers) if record.headers else None
         receive = self._forward if to is None else self._child(to)
@@ -487,5 +484,5 @@ def _to_ms(time: datetime | int) -> int:
             f"not {type_of(time)}"
         )
     if time.tzinfo is None:
-        raise MisuseValueError(f"{time} has no time zone; give it one, such as timezone.utc")
+        raise MisuseValueError(f"{time} has no time zone; add a time zone, such as timezone.utc")
     return round(time.timestamp() * 1000)

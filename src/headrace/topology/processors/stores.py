@@ -6,6 +6,7 @@ A `StoreBuilder` describes a store. Pass it to ``add_state_store``, or name it i
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -50,8 +51,6 @@ K = TypeVar("K")
 V = TypeVar("V")
 F = TypeVar("F")
 
-_MS = timedelta(milliseconds=1)
-
 
 @dataclass(frozen=True, slots=True)
 class StoreBuilder(Generic[F]):
@@ -71,7 +70,7 @@ class StoreBuilder(Generic[F]):
 
 @checked
 class Stores(metaclass=Hinting):
-    """Factory of store builders. All methods have these parameters:
+    """Factory of store builders. All methods have these arguments:
 
     Args:
         name: the store's name, from which the changelog topic's name is derived; unique in the
@@ -82,6 +81,9 @@ class Stores(metaclass=Hinting):
         logged: whether a changelog topic backs the store, so that it survives the loss of its
             machine.
         topic_config: settings of the changelog topic that override the defaults.
+
+    Raises:
+        TopologyError: the name is not legal, or a duration is not valid.
 
     Writes are always buffered until the commit: the changelog gets a single record for each changed
     row. The changelog has Kafka Streams' format.
@@ -100,9 +102,6 @@ class Stores(metaclass=Hinting):
         """Describe a store with a value for each key.
 
         Its changelog records have the timestamp of the current record.
-
-        Raises:
-            TopologyError: the name is not legal.
 
         >>> from headrace import serdes
         >>> Stores.key_value("counts", key=serdes.string, value=serdes.long).name
@@ -123,9 +122,6 @@ class Stores(metaclass=Hinting):
     ) -> StoreBuilder[TimestampedKeyValueStore[K, V]]:
         """Describe a store with a value for each key and a timestamp set by the processor, as in
         the DSL's tables.
-
-        Raises:
-            TopologyError: the name is not legal.
 
         >>> Stores.timestamped_key_value("last").name
         'last'
@@ -149,19 +145,10 @@ class Stores(metaclass=Hinting):
         """Describe a store of values by key and window start.
 
         Args:
-            name: see the class, as for all arguments below without a description.
             size: size of the windows; it is not stored, and only determines their ends.
             retention: how long a window is kept, from its start to the latest start that was put;
                 at least the size.
-            key: serde of keys.
-            value: serde of values.
             retain_duplicates: whether to keep each value that is put for the same key and start.
-            kind: "rocksdb" or "memory".
-            logged: whether a changelog topic backs the store.
-            topic_config: settings of the changelog topic.
-
-        Raises:
-            TopologyError: the name is not legal, or a duration is not valid.
 
         >>> minute = timedelta(minutes=1)
         >>> Stores.window("sums", size=minute, retention=60 * minute).name
@@ -185,15 +172,12 @@ class Stores(metaclass=Hinting):
     ) -> StoreBuilder[TimestampedWindowStore[K, V]]:
         """Describe a store of values with timestamps set by the processor, by key and window start.
 
-        Raises:
-            TopologyError: the name is not legal, or a duration is not valid.
-
         >>> minute = timedelta(minutes=1)
         >>> Stores.timestamped_window("sums", size=minute, retention=minute).name
         'sums'
         """
         made = _window(name, size, retention, key, value, kind, logged, topic_config)
-        face = WindowFace(_to_ms("retention", retention), timestamped=True)
+        face = WindowFace(made.store.spec.retention_ms, timestamped=True)
         return StoreBuilder(Store(made.store.spec, made.store.key, value, face))
 
     @staticmethod
@@ -210,21 +194,12 @@ class Stores(metaclass=Hinting):
         """Describe a store of values by key and by the start and end of a session.
 
         Args:
-            name: see the class, as for all arguments below without a description.
             retention: how long a session is kept, from its end to the latest end that was put.
-            key: serde of keys.
-            value: serde of values.
-            kind: "rocksdb" or "memory".
-            logged: whether a changelog topic backs the store.
-            topic_config: settings of the changelog topic.
-
-        Raises:
-            TopologyError: the name is not legal, or the duration is not valid.
 
         >>> Stores.session("visits", retention=timedelta(days=1)).name
         'visits'
         """
-        retention_ms = _to_ms("retention", retention)
+        retention_ms = duration_ms("retention", retention, at_least=1)
         spec = _spec(name, kind, logged, topic_config, "session", retention_ms)
         return StoreBuilder(
             Store(spec, SessionWindowedSerde(key), value, SessionFace(retention_ms))
@@ -245,16 +220,7 @@ class Stores(metaclass=Hinting):
         on.
 
         Args:
-            name: see the class, as for all arguments below without a description.
             history: how far a timestamp that is read or written may be before the latest timestamp.
-            key: serde of keys.
-            value: serde of values.
-            kind: "rocksdb" or "memory".
-            logged: whether a changelog topic backs the store.
-            topic_config: settings of the changelog topic.
-
-        Raises:
-            TopologyError: the name is not legal, or the duration is not valid.
 
         >>> Stores.versioned("prices", history=timedelta(days=7)).name
         'prices'
@@ -281,16 +247,7 @@ class Stores(metaclass=Hinting):
         other store, and its code does not handle changelogs.
 
         Args:
-            name: see the class, as for all arguments below without a description.
             face: returns the user-defined store for the rows; may be a class.
-            key: serde of the rows' keys.
-            value: serde of the rows' values.
-            kind: "rocksdb" or "memory".
-            logged: whether a changelog topic backs the store.
-            topic_config: settings of the changelog topic.
-
-        Raises:
-            TopologyError: the name is not legal.
 
         >>> from headrace import serdes
         >>> class TopThree:
@@ -358,15 +315,13 @@ def in_memory(builder: StoreBuilder[F], *, timestamp: int = 0) -> F:
         exact=exact_types(store.value),
         keep=keeper(store.value),
     )
-    buffer = make_buffer(store.spec, committed, coding)
-    numbers: dict[str, Number] = {}
     rows = WrappedStore(
         name=store.name,
-        buffer=buffer,
+        buffer=make_buffer(store.spec, committed, coding),
         key=store.key,
         value=store.value,
         timestamp=lambda: timestamp,
-        number=lambda name: numbers.setdefault(name, Number()),
+        number=defaultdict[str, Number](Number).__getitem__,
         dropped=lambda reason: None,  # noqa: ARG005
     )
     made: F = open_store(store, rows)
@@ -392,8 +347,8 @@ def with_stores(
         if builder.name in by_name:
             raise TopologyError(
                 f"two different stores are named {builder.name!r}"
-                f"{said_lines(lines, 'store', builder.name)}; give one of them another name, "
-                "or use one StoreBuilder for both"
+                f"{said_lines(lines, 'store', builder.name)}; give either store another name, "
+                "or use the same StoreBuilder for both"
             )
         by_name[builder.name] = builder.store
     return tuple(by_name.values()), lines
@@ -428,7 +383,8 @@ def _window(
     topic_config: Mapping[str, str] | None,
     duplicates: bool = False,
 ) -> StoreBuilder[Any]:
-    size_ms, retention_ms = _to_ms("size", size), _to_ms("retention", retention)
+    size_ms = duration_ms("size", size, at_least=1)
+    retention_ms = duration_ms("retention", retention, at_least=1)
     if retention_ms < size_ms:
         raise TopologyError(
             f"the retention of store {name!r} is shorter than its windows; make it at least {size}"
@@ -436,12 +392,3 @@ def _window(
     spec = _spec(name, kind, logged, topic_config, "window", retention_ms)
     keys = WindowStoreSerde(TimeWindowedSerde(key, size_ms))
     return StoreBuilder(Store(spec, keys, value, WindowFace(retention_ms, duplicates)))
-
-
-def _to_ms(name: str, value: timedelta) -> int:
-    if not isinstance(value, timedelta):
-        raise TopologyError(f"{name} must be a timedelta, not {type(value).__name__}")
-    milliseconds, rest = divmod(value, _MS)
-    if rest or milliseconds < 1:
-        raise TopologyError(f"{name} must be whole milliseconds and at least one, not {value}")
-    return milliseconds

@@ -91,7 +91,7 @@ def test_records_without_a_key_get_a_null_row_in_a_left_join_and_are_for_the_pol
     dropping = TopologyTestDriver(joined(name="lookup"), {"null.key.policy": "drop"})
     dropping.input("stream").send(None, "v")
     assert dropping.dropped == {("lookup", "null key"): 1}
-    with pytest.raises(StreamsError, match="the key is null where 'lookup' needs one"):
+    with pytest.raises(StreamsError, match="the key is null, and 'lookup' requires a key"):
         TopologyTestDriver(joined(name="lookup")).input("stream").send(None, "v")
 
 

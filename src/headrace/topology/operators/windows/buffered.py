@@ -44,11 +44,10 @@ class Buffered(NamedTuple):
 class BufferedSerde(Around[Any]):
     """Serde of buffered changes, with an inner serde for the values.
 
-    Example:
-        >>> from headrace import serdes
-        >>> rows = BufferedSerde(serdes.string)
-        >>> rows.deserialize(rows.serialize(Buffered("b", None, 5, 7, [("h", b"1")])))
-        Buffered(value='b', prior=None, time=5, timestamp=7, headers=[('h', b'1')])
+    >>> from headrace import serdes
+    >>> rows = BufferedSerde(serdes.string)
+    >>> rows.deserialize(rows.serialize(Buffered("b", None, 5, 7, [("h", b"1")])))
+    Buffered(value='b', prior=None, time=5, timestamp=7, headers=[('h', b'1')])
     """
 
     name: str = field(init=False)
@@ -81,8 +80,8 @@ class BufferedSerde(Around[Any]):
             headers = list(reader.headers())
         except struct.error as error:
             raise SerdeError(
-                f"serde {self.name!r} cannot decode {len(data)} bytes; is the store's changelog "
-                "one of another step, or of Kafka Streams? Give the step another name"
+                f"serde {self.name!r} cannot decode {len(data)} bytes; another operator, or Kafka "
+                "Streams, may have written the store's changelog. Give the operator another name"
             ) from error
         return Buffered(
             None if value is None else decode(value),

@@ -17,9 +17,8 @@ _SUFFIX = "-late"
 def late_name(node: str) -> str:
     """Return the name of the child that receives the late records of a node.
 
-    Example:
-        >>> late_name("hourly")
-        'hourly-late'
+    >>> late_name("hourly")
+    'hourly-late'
     """
     return node + _SUFFIX
 
@@ -27,10 +26,9 @@ def late_name(node: str) -> str:
 def split_late(node: str, children: Mapping[str, Receive]) -> tuple[Receive | None, Receive | None]:
     """Split children into a receiver of results and a receiver of late records, None without any.
 
-    Example:
-        >>> results, late = split_late("hourly", {"hourly-late": print})
-        >>> results is None, late is print
-        (True, True)
+    >>> results, late = split_late("hourly", {"hourly-late": print})
+    >>> results is None, late is print
+    (True, True)
     """
     late = children.get(late_name(node))
     results = tuple(take for name, take in children.items() if name != late_name(node))
