@@ -112,7 +112,7 @@ WRITTEN: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: StreamsBuilder().stream(None), r"stream\(\) takes the name of a topic, .* None"),  # type: ignore[arg-type]
     "stream(5)": (lambda: StreamsBuilder().stream(5), "and was given an int"),  # type: ignore[arg-type]
     "table of two": (
-        lambda: StreamsBuilder().table(["a", "b"]), r"table\(\) reads one topic, and was given 2"),  # type: ignore[arg-type]
+        lambda: StreamsBuilder().table(["a", "b"]), r"table\(\) reads a single topic, .* 2"),  # type: ignore[arg-type]
     "global_table(None)": (lambda: StreamsBuilder().global_table(None), "and was given None"),  # type: ignore[arg-type]
     "repartition str": (
         lambda: stream().repartition(partitions="3"), "partitions must be an int, and not a str"),
@@ -126,20 +126,20 @@ WRITTEN: dict[str, tuple[Callable[[], Any], str]] = {
     "table.join(stream)": (
         lambda: stream().to_table().join(stream(), pow), "other must be a KTable, and not a KStr"),
     "cogroup(str)": (
-        lambda: cogroup().cogroup("in", lambda k, v, a: a), r"what group_by\(\) or .* not a str"),
+        lambda: cogroup().cogroup("in", lambda k, v, a: a), r"group_by\(\) or .* not a str"),
     "stores str": (
         lambda: stream().process(act, stores="nope"),
         r"stores must be a list .*, and not a str; write stores=\['nope'\]"),
-    "stores one": (lambda: stream().process(act, stores=NAMED), "not one by itself; put it into a"),
+    "stores one": (lambda: stream().process(act, stores=NAMED), "not a single store builder; put"),
     "stores None": (lambda: stream().process_values(act, stores=None), "names of stores, and not"),
-    "stores of ints": (lambda: stream().process(act, stores=[5]), "and not one of an int"),
+    "stores of ints": (lambda: stream().process(act, stores=[5]), "and not a list with an int"),
     "stores of a transformer": (
         lambda: stream().to_table().transform_values(object, stores="nope"), "write stores="),
     "add_processor(stores)": (
         lambda: reads().add_processor("p", act, "read", stores="nope"), r"stores=\['nope'\]"),
     "add_state_store(str)": (
-        lambda: StreamsBuilder().add_state_store("rows"), "what Stores makes, .* and not a str"),  # type: ignore[arg-type]
-    "Topology.add_state_store": (lambda: reads().add_state_store("rows"), "what Stores makes"),
+        lambda: StreamsBuilder().add_state_store("rows"), "a method of Stores, .* and not a str"),  # type: ignore[arg-type]
+    "Topology.add_state_store": (lambda: reads().add_state_store("rows"), "a method of Stores"),
     "two stores of one name": (
         lambda: [(b := StreamsBuilder()).add_state_store(NAMED),
                  b.add_state_store(Stores.key_value("rows", key=serdes.long))],

@@ -64,13 +64,13 @@ _WORDS = {
 _KINDS = {
     "KStream": "a KStream",
     "KTable": "a KTable",
-    "KGroupedStream": "what group_by() or group_by_key() returns",
+    "KGroupedStream": "the result of group_by() or group_by_key()",
     "TimeWindows": "TimeWindows(...)",
     "UnlimitedWindows": "UnlimitedWindows(...)",
     "SlidingWindows": "SlidingWindows(...)",
     "SessionWindows": "SessionWindows(...)",
     "Suppressed": "Suppressed.until_window_closes() or Suppressed.until_time_limit(...)",
-    "StoreBuilder": "what Stores makes, such as Stores.key_value(...)",
+    "StoreBuilder": "the result of a method of Stores, such as Stores.key_value(...)",
     "Materialized": "Materialized(...)",
     "str": "a name",
     "int": "an int",
@@ -204,16 +204,16 @@ def _check_stores(method: Callable[..., Any], stores: Any) -> None:
     if isinstance(stores, str):
         wrong = f"a str; write stores=[{stores!r}]"
     elif type(stores).__name__ == "StoreBuilder":
-        wrong = "one by itself; put it into a list"
+        wrong = "a single store builder; put it into a list"
     elif not isinstance(stores, Iterable):
         wrong = _described(stores)
     elif isinstance(stores, (tuple, list, set, frozenset)):
         wrong = next((_described(s) for s in stores if not _is_store(s)), None)
-        wrong = wrong and f"one of {wrong}"
+        wrong = wrong and f"a list with {wrong}"
     if wrong is not None:
         raise TopologyError(
-            f"{method.__name__}() at {calling_line()}: stores must be a list of what Stores "
-            f"makes, or of names of stores, and not {wrong}"
+            f"{method.__name__}() at {calling_line()}: stores must be a list of store builders "
+            f"or names of stores, and not {wrong}"
         )
 
 
@@ -262,14 +262,13 @@ def _check_function(
     if method.__name__ in _TO_NO_END and inspect.isgeneratorfunction(function):
         raise TopologyError(
             f"{method.__name__}() at {calling_line()}: {_described(function)} is a generator "
-            "function, which would never run, as nothing asks for what it yields; write it without "
-            "yield"
+            "function, which would never run, as nothing iterates over it; write it without yield"
         )
     if name in _MAKE_ROWS and _returns_nothing(function):
         raise TopologyError(
             f"{method.__name__}() at {calling_line()}: {name} {_described(function)} returns None "
-            "in any case, which would delete each row; return what the row is to be, or give a "
-            "lambda that says None"
+            "on every path, which would delete each row; return the new row, or give a lambda that "
+            "returns None"
         )
 
 
@@ -308,7 +307,7 @@ def refuse_other_than_function(
     if not is_awaited and is_coroutine(function):
         raise TopologyError(
             f"{where}: {_described(function)} is a coroutine function, which would never run, as "
-            "nothing awaits it; write a plain function, in which asyncio.run() can call others"
+            "nothing awaits it; write a plain function, which may call asyncio.run()"
         )
     if count is not None and not _takes(function, count):
         called = f"as {called_as}" if called_as else f"with {_counted(count, 'argument')}"
@@ -336,12 +335,12 @@ def why_not_called_as(called: str, count: int, function: Any) -> str | None:
     if is_coroutine(function):
         return (
             f"would never run: {_described(function)} is a coroutine function, and nothing awaits "
-            "it; write a plain function, in which asyncio.run() can call others"
+            "it; write a plain function, which may call asyncio.run()"
         )
     if inspect.isgeneratorfunction(function):
         return (
-            f"would never run: {_described(function)} is a generator function, and nothing asks "
-            "for what it yields; write it without yield, with return"
+            f"would never run: {_described(function)} is a generator function, and nothing "
+            "iterates over it; write it without yield, with return"
         )
     if not _takes(function, count):
         return (
@@ -447,11 +446,11 @@ def _serde_for(value: Any) -> str:
     if isinstance(value, str):
         if value in names:
             return f"write serdes.{value}"
-        return f"write one of {', '.join(f'serdes.{name}' for name in names)}"
+        return f"write {' or '.join(f'serdes.{name}' for name in names)}"
     if isinstance(value, type):
         if hasattr(value, "serialize"):
-            return f"write {value.__name__}(...), as the class itself is none"
+            return f"write {value.__name__}(...) instead of the class"
         if value in _CONSTANTS:
             return f"write {_CONSTANTS[value]}"
         return f"write serdes.json_of({value.__name__})"
-    return "write one of serdes, or serdes.serde_from(...) with two functions of your own"
+    return "write a serde of headrace.serdes, or serdes.serde_from(...) with two functions"

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import MappingProxyType
-from typing import Literal
+from typing import ClassVar, Literal
 
 _EITHER = re.compile(r"value=(\S.*?) \(key=(.*?) for keys\)")
 """Text in serdes' messages, because a serde does not know whether it encodes keys or values."""
@@ -153,8 +153,8 @@ class NullKeyError(BadRecordError):
     def __str__(self) -> str:
         rows = f", as the rows of store {self.store!r} have keys" if self.store else ""
         return (
-            f"the key is null where {self.node!r} needs one{rows}; filter such records out before "
-            "it, or set null.key.policy to 'drop'"
+            f"the key is null, and {self.node!r} requires a key{rows}; filter such records out "
+            "upstream, or set null.key.policy to 'drop'"
         )
 
 
@@ -216,9 +216,9 @@ class NegativeTimestampError(BadRecordError):
 
     def __str__(self) -> str:
         return (
-            f"the timestamp {self.timestamp} is negative; for records that are there, give the "
-            "source timestamps=, or set default.timestamp.extractor; for those to come have the "
-            "producer set one, or set the topic's message.timestamp.type to LogAppendTime"
+            f"the timestamp {self.timestamp} is negative; for existing records give the source "
+            "timestamps=, or set default.timestamp.extractor; for new records have the producer "
+            "set a timestamp, or set the topic's message.timestamp.type to LogAppendTime"
         )
 
 
@@ -241,51 +241,42 @@ class ReturnedError(BadRecordError):
         returned: description of the value, without its content.
     """
 
+    text: ClassVar[str]
+    """Message, with the description in place of ``{}``."""
+
     def __init__(self, returned: str) -> None:
         super().__init__(returned)
         self.returned = returned
 
+    def __str__(self) -> str:
+        return self.text.format(self.returned)
+
 
 class NoPairError(ReturnedError):
-    """A function that must return a key and a value returned something else.
+    """A function that must return a key and a value returned something else."""
 
-    Args:
-        returned: description of the value, without its content.
-    """
-
-    def __str__(self) -> str:
-        return (
-            f"the function returned {self.returned} where a key and a value belong; return a tuple "
-            "or list of two: (key, value)"
-        )
+    text = (
+        "the function returned {} instead of a key and a value; return a tuple or list of two: "
+        "(key, value)"
+    )
 
 
 class NoResultsError(ReturnedError):
-    """A function that must return an iterable of results returned something else.
+    """A function that must return an iterable of results returned something else."""
 
-    Args:
-        returned: description of the value, without its content.
-    """
-
-    def __str__(self) -> str:
-        return (
-            f"the function returned {self.returned} where any number of results belong; return a "
-            "list of them, an empty one for none, or yield them"
-        )
+    text = (
+        "the function returned {} instead of an iterable of results; return a list, which may be "
+        "empty, or yield the results"
+    )
 
 
 class NoValuesError(ReturnedError):
-    """A batch function returned an object that does not contain a value for each record.
+    """A batch function returned an object that does not contain a value for each record."""
 
-    Args:
-        returned: description of the object, without its content.
-    """
-
-    def __str__(self) -> str:
-        return (
-            f"the function returned {self.returned} where a value for each record of the batch "
-            "belongs; return a list of them, in their order, or a frame or a column of such"
-        )
+    text = (
+        "the function returned {} instead of a value for each record of the batch; return the "
+        "values in the order of the records, as a list, a frame or a column"
+    )
 
 
 class WrongLengthError(ReturnedError):
@@ -303,38 +294,27 @@ class WrongLengthError(ReturnedError):
 
     def __str__(self) -> str:
         return (
-            f"the function returned {self.returned} for a batch of {self.records} records, of "
-            "which this one is the first; return one for each, in their order, and None where "
-            "there is nothing to say"
+            f"the function returned {self.returned} for a batch of {self.records} records that "
+            "begins with this record; return a value for each record, in their order, or None"
         )
 
 
 class NeverRunError(ReturnedError):
-    """A function returned a coroutine or a generator that is never awaited or iterated.
+    """A function returned a coroutine or a generator that is never awaited or iterated."""
 
-    Args:
-        returned: type of the object.
-    """
-
-    def __str__(self) -> str:
-        return (
-            f"the function returned a {self.returned}, which would never run; return what it "
-            "gives, such as by asyncio.run(...)"
-        )
+    text = (
+        "the function returned a {}, which would never run; return its result, such as that of "
+        "asyncio.run(...)"
+    )
 
 
 class NoTimestampError(ReturnedError):
-    """A timestamp extractor returned an object that is not a timestamp.
+    """A timestamp extractor returned an object that is not a timestamp."""
 
-    Args:
-        returned: description of the object, without its content.
-    """
-
-    def __str__(self) -> str:
-        return (
-            f"a timestamp extractor returned {self.returned}; it must return an int of "
-            "milliseconds since 1970, or a datetime with a time zone"
-        )
+    text = (
+        "a timestamp extractor returned {}; it must return an int of milliseconds since 1970, or a "
+        "datetime with a time zone"
+    )
 
 
 class InvalidTimeError(BadRecordError):
@@ -380,24 +360,16 @@ class NoPartitionError(ReturnedError):
         last = self.partitions - 1
         has = "1 partition (0)" if last == 0 else f"{last + 1} partitions (0 to {last})"
         return (
-            f"the partitioner returned {self.returned}, and {self.topic} has {has}; return one of "
-            "them as an int, several in a list, an empty list to write nowhere, or None for the "
-            "partition of the key"
+            f"the partitioner returned {self.returned}, and {self.topic} has {has}; return a "
+            "partition as an int, several in a list, an empty list to write nowhere, or None for "
+            "the partition of the key"
         )
 
 
 class NoReasonError(ReturnedError):
-    """A function that must return the reason of a dead letter returned something else.
+    """A function that must return the reason of a dead letter returned something else."""
 
-    Args:
-        returned: description of the value, without its content.
-    """
-
-    def __str__(self) -> str:
-        return (
-            f"the function returned {self.returned} where the reason of a dead letter belongs; "
-            "return a str"
-        )
+    text = "the function returned {} instead of the reason of a dead letter; return a str"
 
 
 class DeadLetterRequested(Exception):  # noqa: N818 - its name is the letter's
@@ -405,17 +377,12 @@ class DeadLetterRequested(Exception):  # noqa: N818 - its name is the letter's
 
 
 class NoTopicError(ReturnedError):
-    """A function that must return the name of the output topic returned something else.
+    """A function that must return the name of the output topic returned something else."""
 
-    Args:
-        returned: description of the value, without its content.
-    """
-
-    def __str__(self) -> str:
-        return (
-            f"the function returned {self.returned} where a topic's name belongs; return a str of "
-            "at most 249 letters, digits, '.', '_' and '-'"
-        )
+    text = (
+        "the function returned {} instead of the name of a topic; return a str of at most 249 "
+        "letters, digits, '.', '_' and '-'"
+    )
 
 
 class FutureTimestampError(BadRecordError):
@@ -431,9 +398,9 @@ class FutureTimestampError(BadRecordError):
 
     def __str__(self) -> str:
         return (
-            f"the timestamp {self.timestamp} is larger than {LAST_TIME_MS}, so that the end of a "
-            "window may be none; it is milliseconds since 1970: have the producer set such a one, "
-            "or give the source timestamps="
+            f"the timestamp {self.timestamp} is larger than {LAST_TIME_MS}, so the end of a window "
+            "could overflow; have the producer set milliseconds since 1970, or give the source "
+            "timestamps="
         )
 
 
@@ -462,7 +429,7 @@ class UnknownTimeError(NegativeTimestampError):
     """
 
     def __str__(self) -> str:
-        return f"{super().__str__()}; no record before it tells the time of its partition"
+        return f"{super().__str__()}; its partition has no earlier record with a valid timestamp"
 
 
 class PartialError(BadRecordError):
@@ -504,9 +471,9 @@ class CallTimeoutError(CallError, TimeoutError):
     def __str__(self) -> str:
         times = "1 attempt" if self.attempts == 1 else f"{self.attempts} attempts"
         return (
-            f"the call took longer than {self.timeout_ms / 1000:g} s ({times}); give the step a "
-            "longer timeout=, the function a shorter one of its own, or let on_error= say what "
-            "then becomes of the record"
+            f"the call took longer than {self.timeout_ms / 1000:g} s ({times}); give the operator "
+            "a longer timeout=, or the function a shorter timeout, or handle the record with "
+            "on_error="
         )
 
 
@@ -531,6 +498,6 @@ class CallsStuckError(CallError):
     def __str__(self) -> str:
         return (
             f"{self.stuck} calls that took longer than their timeout= still run in their threads, "
-            "as a plain function cannot be interrupted; give it a time-out of its own, or make it "
-            "a coroutine function"
+            "because a plain function cannot be interrupted; give the function a timeout, or make "
+            "it a coroutine function"
         )

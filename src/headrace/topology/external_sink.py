@@ -65,9 +65,8 @@ class SinkRefusedError(Exception):
         others: errors of all other rejected rows of the batch, each with its offset, if the sink
             has checked all rows: the rest is then written as one batch.
 
-    Example:
-        >>> print(SinkRefusedError("NOT NULL constraint failed", table="orders", column="price"))
-        table orders, column price: NOT NULL constraint failed
+    >>> print(SinkRefusedError("NOT NULL constraint failed", table="orders", column="price"))
+    table orders, column price: NOT NULL constraint failed
     """
 
     def __init__(
@@ -150,9 +149,8 @@ class SinkBatching:
     Raises:
         TopologyError: a number is not positive.
 
-    Example:
-        >>> SinkBatching(every=timedelta(minutes=5)).every_s
-        300.0
+    >>> SinkBatching(every=timedelta(minutes=5)).every_s
+    300.0
     """
 
     every: timedelta

@@ -228,11 +228,10 @@ def with_lines(lines: Lines, kind: Kind, names: Iterable[str]) -> Lines:
 def said_lines(lines: Lines, kind: Kind, name: str) -> str:
     """Return the locations of a name as the end of a sentence; empty if they are unknown.
 
-    Example:
-        >>> said_lines({("node", "by-word"): ("app.py:3", "app.py:9")}, "node", "by-word")
-        ', at app.py:3 and at app.py:9'
-        >>> said_lines({}, "node", "by-word")
-        ''
+    >>> said_lines({("node", "by-word"): ("app.py:3", "app.py:9")}, "node", "by-word")
+    ', at app.py:3 and at app.py:9'
+    >>> said_lines({}, "node", "by-word")
+    ''
     """
     known = dict.fromkeys(lines.get((kind, name), ()))
     return f", at {' and at '.join(known)}" if known else ""

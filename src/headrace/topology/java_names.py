@@ -98,7 +98,7 @@ def _hint(face: type, name: str, names: Mapping[str, str]) -> str | None:
 
 def _written(face: type) -> str:
     parameters = ", ".join(f"{given}=..." for given in signature(face).parameters)
-    return f"write {face.__name__}({parameters}) with those that you need"
+    return f"write {face.__name__}({parameters}) with the arguments that you need"
 
 
 def _snake(name: str) -> str:

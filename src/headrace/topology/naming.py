@@ -100,11 +100,11 @@ def legal_topics(topics: str | Iterable[str], step: str) -> tuple[str, ...]:
         )
     names = (topics,) if isinstance(topics, str) else tuple(topics)
     if not names:
-        raise TopologyError(f"{step} was given no topic; name at least one")
+        raise TopologyError(f"{step} was given no topic; name a topic")
     for name in names:
         legal(name, "topic")
         if names.count(name) > 1:
-            raise TopologyError(f"topic {name!r} is given twice to one {step}; name it once")
+            raise TopologyError(f"topic {name!r} is given twice to the same {step}; name it once")
     return names
 
 
@@ -112,7 +112,7 @@ def legal_topic(topic: str, step: str) -> str:
     found = legal_topics(topic, step)
     if len(found) > 1:
         raise TopologyError(
-            f"{step} reads one topic, and was given {len(found)}; merge streams of them, and then "
-            "to_table()"
+            f"{step} reads a single topic, and was given {len(found)}; merge their streams, and "
+            "call to_table()"
         )
     return found[0]

@@ -77,7 +77,7 @@ time zone. Give zone=, such as zone="UTC", or add %z to the format.
     if format not in (_ISO, *_PER_SECOND) and "%" not in str(format):
         names = ", ".join((_ISO, *_PER_SECOND))
         raise TopologyError(
-            f"event_time(): format {format!r} is not known. Use one of {names}, or a format of "
+            f"event_time(): format {format!r} is not known. Use {names} or a format of "
             "datetime.strptime()."
         )
     require_word("event_time(): on_invalid", on_invalid, get_args(OnInvalid))

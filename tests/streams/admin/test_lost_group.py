@@ -450,7 +450,7 @@ def test_at_least_once_says_it_once_with_all_that_lacks_and_goes_on() -> None:
     assert f"no committed offsets for a-0..1, {BETWEEN}-0..1 any more" in event["reason"]
     options = f"--topic a --topic {BETWEEN}"
     assert f"before a start: headrace offsets set MODULE:APP {options} --to end" in event["reason"]
-    assert "behind a repartition topic up to twice again" in event["reason"]
+    assert "after a repartition topic up to twice again" in event["reason"]
 
 
 def test_at_least_once_records_in_front_show_nothing() -> None:

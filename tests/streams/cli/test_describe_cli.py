@@ -112,7 +112,7 @@ def test_it_says_of_each_fold_whether_partial_results_are_written(tmp_path: Path
     _, _, said = described(app).output.partition("\n\nPartial results:\n")
     assert said.splitlines() == [
         "  count into counts: written to counts-repartition in place of single records",
-        "  reduce into largest: none, as no merger= says how two results become one",
+        "  reduce into largest: none, as it has no merger= for partial aggregates",
     ]
     off = described(app, "--set", "statestore.cache.max.bytes=0").output
     assert "  count into counts: none, as statestore.cache.max.bytes is 0\n" in off

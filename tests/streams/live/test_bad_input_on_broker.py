@@ -124,7 +124,7 @@ CASES = {
     "a null key in front of a fold": Case(
         (None, SECRET.encode()),
         counted,
-        "the key is null where 'step' needs one, as the rows of store 'rows' have keys",
+        "the key is null, and 'step' requires a key, as the rows of store 'rows' have keys",
         node="step",
         store="rows",
         counts=True,
@@ -143,7 +143,7 @@ CASES = {
     "a null key in a table": Case(
         (None, SECRET.encode()),
         lambda s: s.to_table(store="rows", name="step").to_stream(),
-        "the key is null where 'step' needs one",
+        "the key is null, and 'step' requires a key",
         node="step",
         store="rows",
     ),

@@ -533,7 +533,10 @@ def test_a_merger_that_fails_is_named_with_its_node_and_the_partial_result() -> 
         assert "sum-up" in text
         assert "LookupError" in text
         assert "failing" in text
-        assert "the record is a partial result of 'reduce', made of one record or more" in text
+        assert (
+            "the record is a partial result of 'reduce', made of an unknown number of records"
+            in text
+        )
         assert (caught.value.topic, caught.value.offset) == (MOVED, moved(driver)[-1].offset())
 
 
@@ -552,7 +555,7 @@ def test_a_partial_result_that_cannot_be_written_is_told_with_the_records_it_may
         with pytest.raises(StreamsError, match="64 bits") as caught:
             tell()
         assert "in-0 offsets 0 to 1, node by-kind-repartition-sink" in str(caught.value)
-        assert "start with topology.optimization=none to name one" in str(caught.value)
+        assert "set topology.optimization=none to find the record" in str(caught.value)
 
 
 # -- memory ----------------------------------------------------------------------------------------

@@ -279,7 +279,7 @@ def test_keys_of_unequal_bytes_that_meet_are_refused(
         TopologyTestDriver(topology)
     for serde in serdes_given:
         assert f"serde {(serde or serdes.json).name!r}" in str(refused.value)
-    with pytest.raises(TopologyError, match="never meet"):
+    with pytest.raises(TopologyError, match="never match"):
         KafkaStreams(topology, {"application.id": "shop", "bootstrap.servers": "nowhere:1"})
 
 
@@ -288,7 +288,7 @@ def test_the_default_serde_is_the_settings(meeting: Callable[..., None]) -> None
     """What the program does not say is no difference where the default is the same."""
     topology = built(meeting, serdes.string, None)
     TopologyTestDriver(topology, {"default.key.serde": "string"})
-    with pytest.raises(TopologyError, match="never meet"):
+    with pytest.raises(TopologyError, match="never match"):
         TopologyTestDriver(topology, {"default.key.serde": serdes.long})
 
 
@@ -338,8 +338,8 @@ def test_the_message_says_what_to_write() -> None:
         "'KSTREAM-AGGREGATE-STATE-STORE-0000000002': by-owner-a-repartition-source reads "
         "by-owner-a-repartition with serde 'string', by-owner-b-repartition-source reads "
         "by-owner-b-repartition with serde 'json' (the default, as none is named). Equal keys have "
-        "other bytes, lie in other partitions and would never meet; write key=serdes.string at the "
-        "step that sends keys through by-owner-b-repartition"
+        "different bytes, are in different partitions and would never match; write "
+        "key=serdes.string at the step that sends keys through by-owner-b-repartition"
     )
 
 
@@ -373,7 +373,7 @@ UNDECIDED = [
 @pytest.mark.parametrize("serdes_given", UNDECIDED)
 def test_where_nobody_can_know_there_is_a_warning(serdes_given: tuple[Any, Any]) -> None:
     topology = built(stream_with_table, *serdes_given)
-    with pytest.warns(KeySerdeWarning, match="not known; if not, they lie in other partitions"):
+    with pytest.warns(KeySerdeWarning, match="unknown; otherwise they are in different partitions"):
         TopologyTestDriver(topology)
 
 
@@ -485,17 +485,17 @@ def returning(kind: Any) -> Callable[..., Any]:
 @pytest.mark.parametrize(
     ("function", "advice"),
     [
-        (owner, "key=serdes.string by what the function of "),
+        (owner, "key=serdes.string by the return type of the function of "),
         (
             lambda k, v: v,
-            "key=serdes.json, which they have now, or key=serdes.string, if they are of the t",
+            "key=serdes.json, which they have now, or key=serdes.string, if they have the t",
         ),
         (
             returning(int),
-            r"key=serdes.long by what the function of \S+ says to return, or key=serde",
+            r"key=serdes.long by the return type of the function of \S+, or key=serde",
         ),
-        (returning("int"), "key=serdes.long by what"),
-        (returning(bytes), "key=serdes.bytes by what"),
+        (returning("int"), "key=serdes.long by the return type"),
+        (returning(bytes), "key=serdes.bytes by the return type"),
         (returning("Unknown"), "key=serdes.json, which they have now"),
         (returning(dict), "key=serdes.json, which they have now"),
     ],
@@ -515,7 +515,9 @@ def test_the_first_of_a_pair_is_the_new_key() -> None:
     builder = StreamsBuilder()
     lines = builder.stream("lines", key=serdes.string)
     lines.map(returning(tuple[float, int])).to("out")
-    with pytest.warns(KeySerdeWarning, match=r"key=serdes.double by what the function of \S+ says"):
+    with pytest.warns(
+        KeySerdeWarning, match=r"key=serdes.double by the return type of the function of \S+"
+    ):
         TopologyTestDriver(builder.build())
 
 

@@ -43,14 +43,14 @@ def test_the_key_stays_so_nothing_is_partitioned_anew() -> None:
 
 
 def test_a_mapper_that_returns_no_results_is_told_what_to_return() -> None:
-    said = "the function returned {} where any number of results belong; return a list of them"
+    said = "the function returned {} instead of an iterable of results; return a list"
     where = r".*offset 0 .*node step, function tests/topology/dsl/test_flat_map_values.py:\d+"
     flats: list[tuple[Any, str]] = [
         (lambda s: s.flat_map_values(lambda v: None, name="step"), "None"),
-        (lambda s: s.flat_map_values(lambda v: v, name="step"), "what is of type int"),
+        (lambda s: s.flat_map_values(lambda v: v, name="step"), "an object of type int"),
         (lambda s: s.flat_map_values(lambda k, v: v, name="step", with_key=True), ".* type int"),
         (lambda s: s.flat_map(lambda k, v: None, name="step"), "None"),
-        (lambda s: s.flat_map(lambda k, v: v, name="step"), "what is of type int"),
+        (lambda s: s.flat_map(lambda k, v: v, name="step"), "an object of type int"),
     ]
     for flat, returned in flats:
         driver = driver_of(flat)

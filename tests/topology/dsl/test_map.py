@@ -79,7 +79,7 @@ def test_what_only_comes_apart_into_two_is_no_pair(returned: Any, said: str, sev
     )
     with pytest.raises(RecordError) as raised:
         driver.input("in").send("a", 1)
-    assert f"the function returned {said} where a key and a value belong" in str(raised.value)
+    assert f"the function returned {said} instead of a key and a value" in str(raised.value)
     assert raised.value.node == "pairs"
 
 
@@ -101,5 +101,5 @@ def test_a_table_is_grouped_by_pairs_alone() -> None:
     )
     grouped.count().to_stream().to("out")
     driver = TopologyTestDriver(builder.build())
-    with pytest.raises(RecordError, match="the function returned a str where a key"):
+    with pytest.raises(RecordError, match="the function returned a str instead of a"):
         driver.input("in").send("a", 1)

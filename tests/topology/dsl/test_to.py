@@ -74,7 +74,7 @@ def test_one_stream_can_be_written_to_several_topics() -> None:
 
 def test_a_topic_name_that_is_no_string_is_an_error_of_the_sink() -> None:
     driver = driver_of(lambda s: s.to(lambda k, v: v, name="chosen"))
-    with pytest.raises(RecordError, match=r"an int where a topic's name.*node chosen.*test_to\.py"):
+    with pytest.raises(RecordError, match=r"an int instead of the name.*node chosen.*test_to\.py"):
         driver.input("in").send("a", 5)
 
 

@@ -292,7 +292,7 @@ def test_the_same_windows_come_from_rocksdb(tmp_path: Any) -> None:
     [
         (20 * MS, 10 * MS, "shorter than its windows"),
         (MS / 2, 10 * MS, "size must be whole milliseconds"),
-        (0 * MS, 10 * MS, "at least one"),
+        (0 * MS, 10 * MS, "size must be at least 1 ms"),
         (5, 10 * MS, "must be a timedelta"),
     ],
 )

@@ -100,7 +100,7 @@ def test_a_list_that_is_cut_off_or_goes_on_is_refused(serde: Serde[Any]) -> None
     ("serde", "data", "said"),
     [
         (serdes.list_of(serdes.long), "02", "begins with 2"),
-        (serdes.list_of(serdes.string), "000000000000000000", "one width"),
+        (serdes.list_of(serdes.string), "000000000000000000", "fixed width"),
         (serdes.list_of(serdes.string), "01ffffffff", "count of -1"),
         (serdes.list_of(serdes.string), "017fffffff", "count of 2147483647"),
         (serdes.list_of(serdes.string), "0100000001fffffffe", "item of -2 bytes"),

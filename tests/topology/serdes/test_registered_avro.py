@@ -188,8 +188,8 @@ def test_an_id_that_the_registry_does_not_have_is_said_with_the_subject() -> Non
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        (b"", "5 bytes stand in front"),
-        (b"\x00\x00\x00\x01", "5 bytes stand in front"),
+        (b"", "begins with 5 bytes of header"),
+        (b"\x00\x00\x00\x01", "begins with 5 bytes of header"),
         (b"\x01\x00\x00\x00\x01\x02", "begins with byte 0x01, where registered Avro begins"),
         (b'{"id": 7, "city": "hunter2"}', "begins with byte 0x7b"),
         (b"\x00\x00\x00\x00\x01\x0e", "EOFError"),

@@ -46,18 +46,18 @@ class KeyMeeting:
         meet = f"keys meet at {self.node}, in store {self.store!r}: {one}, {other}"
         if not self.certain:
             return (
-                f"{meet}. Whether equal keys have equal bytes there is not known; if not, they lie "
-                "in other partitions and do not meet: use one serde object for both"
+                f"{meet}. Whether equal keys have equal bytes is unknown; otherwise they are in "
+                "different partitions and do not match: use the same serde object for both"
             )
         advice = _advice(self.sources, self.serdes)
         if not self.refused:
             return (
-                f"{meet}. Equal keys have other bytes, so they may lie in other partitions, where "
-                f"a processor does not find them; if it looks for equal keys: {advice}"
+                f"{meet}. Equal keys have different bytes, so they may be in other partitions, "
+                f"where a processor does not find them; if it looks for equal keys: {advice}"
             )
         return (
-            f"{meet}. Equal keys have other bytes, lie in other partitions and would never meet; "
-            f"{advice}"
+            f"{meet}. Equal keys have different bytes, are in different partitions and would never "
+            f"match; {advice}"
         )
 
 
@@ -71,15 +71,13 @@ def refuse_unequal_keys(topology: Graph, default_key: AnySerde) -> None:
 def key_meetings(topology: Graph, default_key: AnySerde) -> Iterator[KeyMeeting]:
     """Yield each pair of sources with keys in the same store that may be encoded differently.
 
-    Example:
-
-        >>> from headrace import StreamsBuilder, serdes
-        >>> builder = StreamsBuilder()
-        >>> both = builder.stream("a", key=serdes.string).merge(builder.stream("b"))
-        >>> _ = both.group_by_key().count(store="counts")
-        >>> [found] = key_meetings(builder.build(), serdes.json)
-        >>> found.store, [serde.name for serde in found.serdes], found.refused
-        ('counts', ['string', 'json'], True)
+    >>> from headrace import StreamsBuilder, serdes
+    >>> builder = StreamsBuilder()
+    >>> both = builder.stream("a", key=serdes.string).merge(builder.stream("b"))
+    >>> _ = both.group_by_key().count(store="counts")
+    >>> [found] = key_meetings(builder.build(), serdes.json)
+    >>> found.store, [serde.name for serde in found.serdes], found.refused
+    ('counts', ['string', 'json'], True)
     """
     chosen = {s.topic for s in topology.sinks if s.internal and s.partitioner is not None}
     for sub in topology.sub_topologies:
@@ -169,7 +167,7 @@ def _advice(sources: tuple[SourceNode, SourceNode], serdes: tuple[AnySerde, AnyS
     unnamed = [n for n, source in enumerate(sources) if source.key is None]
     if len(unnamed) != 1:
         return (
-            "write the same key= for both, or send one of them through .repartition() with "
+            "write the same key= for both, or send either stream through .repartition() with "
             f"{written_as(serdes[0])} or {written_as(serdes[1])}"
         )
     (n,) = unnamed

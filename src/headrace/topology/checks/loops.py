@@ -14,7 +14,7 @@ from headrace.topology.graph.graph import Graph, Node, SubTopology
 # which records another sink or topic has.
 
 
-_ADVICE = "leave direct=True out, so that it reads a topic of its own"
+_ADVICE = "leave direct=True out, so that it reads a separate topic"
 
 
 def refuse_shared_sinks(topology: Graph) -> None:
@@ -31,14 +31,14 @@ def refuse_shared_sinks(topology: Graph) -> None:
 def _obstacles(sub: SubTopology, node: Node) -> Iterator[str]:
     topics = [topic for source in sub.sources for topic in source.topics]
     if len(topics) > 1:
-        yield f"would read {', '.join(map(repr, topics))}, and has a position in one topic alone"
+        yield f"would read {', '.join(map(repr, topics))}, and has a position in a single topic"
     (topic,) = topics
     others = [other for other in sub.nodes if other is not node]
     for other in others:
         if other.writes_outside is not None:
             yield (
                 f"reads topic {topic!r}, and so does to_sink({other.name!r}), whose position may "
-                "be another one"
+                "differ"
             )
         if other.as_sink is not None:
             yield f"reads topic {topic!r}, of which {other.name!r} writes records to another topic"
@@ -49,8 +49,8 @@ def _obstacles(sub: SubTopology, node: Node) -> Iterator[str]:
         rekeys = next((other.name for other in others if other.changes_key), None)
         if rekeys is not None:
             yield (
-                f"has rows under keys, which {rekeys!r} changes: those of one key would come from "
-                "several partitions, in no order"
+                f"has rows under keys, which {rekeys!r} changes: the rows of a key would come from "
+                "several partitions, in any order"
             )
 
 
@@ -68,9 +68,9 @@ def refuse_loops(nodes: Iterable[Node]) -> None:
             continue
         way = " -> ".join(repr(one) for one in circle)
         raise TopologyError(
-            f"the topology writes to {circle[-1]!r} what comes of {circle[-1]!r} ({way}), so each "
-            "record makes more of them for ever; write to another topic, or, where that has an "
-            "end, as a retry has, choose the topic by a function: "
+            f"records of {circle[-1]!r} are written to {circle[-1]!r} again ({way}), so each "
+            "record creates further records for ever; write to another topic, or, if the loop ends "
+            "as a retry does, choose the topic by a function: "
             f"to(lambda key, value: {circle[-1]!r})"
         )
 

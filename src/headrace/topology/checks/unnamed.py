@@ -32,23 +32,22 @@ from headrace.topology.graph.graph import (
 def calls_alone(subs: Iterable[SubTopology]) -> Iterator[str]:
     """Yield a message for each async operator whose calls run sequentially, in program order.
 
-    Example:
-        >>> from headrace import StreamsBuilder
-        >>> builder = StreamsBuilder()
-        >>> lines = builder.stream("lines")
-        >>> lines.merge(lines.map_async(len, name="ask")).to("out")
-        >>> print(*calls_alone(builder.build().sub_topologies))
-        ask makes its calls one by one: its results meet records of lines that went another way, \
-or a processor, and their order is kept; give map_async order="any", or put .repartition() behind it
+    >>> from headrace import StreamsBuilder
+    >>> builder = StreamsBuilder()
+    >>> lines = builder.stream("lines")
+    >>> lines.merge(lines.map_async(len, name="ask")).to("out")
+    >>> print(*calls_alone(builder.build().sub_topologies))
+    ask makes its calls sequentially: its results are combined with other records of lines, or \
+reach a processor, and their order is kept; give map_async order="any", or add .repartition()
     """
     for sub in subs:
         for node in sub.nodes:
             if node.gathers and not node.gives_up_order and meets_others(sub, node, in_runs=True):
                 read = ", ".join(t for s in sub.sources for t in s.topics)
                 yield (
-                    f"{node.name} makes its calls one by one: its results meet records of {read} "
-                    "that went another way, or a processor, and their order is kept; give "
-                    'map_async order="any", or put .repartition() behind it'
+                    f"{node.name} makes its calls sequentially: its results are combined with "
+                    f"other records of {read}, or reach a processor, and their order is kept; give "
+                    'map_async order="any", or add .repartition()'
                 )
 
 
@@ -97,25 +96,23 @@ class UnnamedKey:
         now = f"{written_as(self.default, argument)}, which they have now"
         if self.likely is not None and self.likely != self.default:
             likely = written_as(self.likely, argument)
-            return f"{likely} by what the function of {self.changed} says to return, or {now}"
-        old = f"{written_as(self.named, argument)}, if they are of the type of the old ones"
+            return f"{likely} by the return type of the function of {self.changed}, or {now}"
+        old = f"{written_as(self.named, argument)}, if they have the type of the old keys"
         return f"{now}, or {old}"
 
 
 def unnamed_keys(topology: Graph, default_key: AnySerde) -> Iterator[UnnamedKey]:
     """Yield the sinks that write such keys, in program order.
 
-    Example:
-
-        >>> from headrace import StreamsBuilder, serdes
-        >>> builder = StreamsBuilder()
-        >>> orders = builder.stream("orders", key=serdes.string)
-        >>> orders.select_key(lambda key, order: order["customer"]).to("out")
-        >>> print(*unnamed_keys(builder.build(), serdes.json))
-        new keys of KSTREAM-KEY-SELECT-0000000001 are written to out by KSTREAM-SINK-0000000002 \
+    >>> from headrace import StreamsBuilder, serdes
+    >>> builder = StreamsBuilder()
+    >>> orders = builder.stream("orders", key=serdes.string)
+    >>> orders.select_key(lambda key, order: order["customer"]).to("out")
+    >>> print(*unnamed_keys(builder.build(), serdes.json))
+    new keys of KSTREAM-KEY-SELECT-0000000001 are written to out by KSTREAM-SINK-0000000002 \
 with the default serde 'json', as none is named, while orders is read with the key serde \
 'string': name the serde of the new keys at the step that writes them: key=serdes.json, which they \
-have now, or key=serdes.string, if they are of the type of the old ones
+have now, or key=serdes.string, if they have the type of the old keys
     """
     named: dict[str, SourceNode | None] = {}
     changed: dict[str, tuple[Node, SourceNode] | None] = {}
@@ -159,11 +156,10 @@ _REPARTITION = "-repartition"
 def is_generated(name: str) -> bool:
     """Whether the name of a store or topic contains a generated number.
 
-    Example:
-        >>> is_generated("KSTREAM-AGGREGATE-STATE-STORE-0000000003")
-        True
-        >>> is_generated("orders-STATE-STORE-0000000000"), is_generated("counts")
-        (True, False)
+    >>> is_generated("KSTREAM-AGGREGATE-STATE-STORE-0000000003")
+    True
+    >>> is_generated("orders-STATE-STORE-0000000000"), is_generated("counts")
+    (True, False)
     """
     return _NUMBERED.search(name) is not None
 
@@ -195,12 +191,11 @@ class Unnamed:
 def unnamed_steps(subs: Iterable[SubTopology]) -> Iterator[Unnamed]:
     """Yield the stores and repartition topics without an explicit name, in program order.
 
-    Example:
-        >>> from headrace import StreamsBuilder
-        >>> builder = StreamsBuilder()
-        >>> table = builder.stream("lines").group_by_key().count()
-        >>> print(*unnamed_steps(builder.build().sub_topologies))
-        store KSTREAM-AGGREGATE-STATE-STORE-0000000001, of KSTREAM-AGGREGATE-0000000002 behind \
+    >>> from headrace import StreamsBuilder
+    >>> builder = StreamsBuilder()
+    >>> table = builder.stream("lines").group_by_key().count()
+    >>> print(*unnamed_steps(builder.build().sub_topologies))
+    store KSTREAM-AGGREGATE-STATE-STORE-0000000001, of KSTREAM-AGGREGATE-0000000002 behind \
 lines: write count(store="...")
     """
     subs = list(subs)

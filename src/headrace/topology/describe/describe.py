@@ -169,7 +169,7 @@ def describe(topology: Graph, *, code: bool = False, config: RunSettings | None 
     if config is not None:
         if not hasattr(config, "compile_options"):
             raise TopologyError(
-                "describe(config=...) takes what StreamsConfig.parse(settings) returns, or the "
+                "describe(config=...) takes the result of StreamsConfig.parse(settings), or the "
                 f"config of an application; it was given a {type(config).__name__}"
             )
         topology = optimize(topology, config.rewrites)

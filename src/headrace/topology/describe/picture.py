@@ -57,13 +57,12 @@ class Picture:
 def picture_of(topology: Graph) -> Picture:
     """Return the boxes and arrows of a topology.
 
-    Example:
-        >>> from headrace.topology.dsl.builder import StreamsBuilder
-        >>> builder = StreamsBuilder()
-        >>> lines = builder.stream("lines")
-        >>> lines.filter(lambda key, line: line, name="keep").to("out", name="write")
-        >>> [f"{arrow.start} > {arrow.end}" for arrow in picture_of(builder.build()).arrows][1:]
-        ['KSTREAM-SOURCE-0000000000 > keep', 'keep > write', 'write > topic out']
+    >>> from headrace.topology.dsl.builder import StreamsBuilder
+    >>> builder = StreamsBuilder()
+    >>> lines = builder.stream("lines")
+    >>> lines.filter(lambda key, line: line, name="keep").to("out", name="write")
+    >>> [f"{arrow.start} > {arrow.end}" for arrow in picture_of(builder.build()).arrows][1:]
+    ['KSTREAM-SOURCE-0000000000 > keep', 'keep > write', 'write > topic out']
     """
     drawn = _Drawn()
     for sub in topology.sub_topologies:

@@ -60,18 +60,17 @@ def _defaults_of(cls: type) -> tuple[tuple[str, Any], ...]:
 def making_whole(decode: Callable[[bytes], T], gaps: Mapping[type, Gaps]) -> Callable[[bytes], T]:
     """Return a decoder that sets missing fields of decoded objects.
 
-    Example:
-        >>> import msgspec
-        >>> from dataclasses import dataclass
-        >>> @dataclass
-        ... class Order:
-        ...     id: int
-        ...     items: int = 1
-        >>> decode = msgspec.json.Decoder(Order).decode
-        >>> vars(decode(b'{"id":7}'))
-        {'id': 7}
-        >>> vars(making_whole(decode, gaps_in({Order: ()}))(b'{"id":7}'))
-        {'id': 7, 'items': 1}
+    >>> import msgspec
+    >>> from dataclasses import dataclass
+    >>> @dataclass
+    ... class Order:
+    ...     id: int
+    ...     items: int = 1
+    >>> decode = msgspec.json.Decoder(Order).decode
+    >>> vars(decode(b'{"id":7}'))
+    {'id': 7}
+    >>> vars(making_whole(decode, gaps_in({Order: ()}))(b'{"id":7}'))
+    {'id': 7, 'items': 1}
     """
     if not gaps:
         return decode
@@ -276,7 +275,7 @@ class JsonOfSerde(Generic[T]):
     def _cannot_encode(self, value: object, reason: str) -> SerdeError:
         return SerdeError(
             f"serde {self.name!r} cannot encode a value of type {type(value).__name__} ({reason}); "
-            f"set the fields to what {name_of(self.cls)} declares, or pass another serde"
+            f"set the fields as {name_of(self.cls)} declares them, or pass another serde"
         )
 
 

@@ -134,7 +134,7 @@ class ListSerde(Generic[T]):
     def _fixed_items(self, data: bytes) -> list[bytes | None]:
         width = self.width
         if width is None:
-            self._refuse(data, "its items are of one width, which this serde's are not")
+            self._refuse(data, "its items have a fixed width, unlike the items of this serde")
         (null_count,) = _unpack_int(data, 1)
         self._check_count(data, null_count)
         nulls = set(struct.unpack_from(f">{null_count}i", data, 5))

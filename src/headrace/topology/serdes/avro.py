@@ -344,7 +344,7 @@ class RegisteredSerde(Generic[T]):
     def deserialize(self, data: bytes, /) -> T:
         """Decode with the schema whose id precedes the value, converted to the serde's schema."""
         if type(data) is not bytes or len(data) < _HEADER.size:
-            what = f"{_HEADER.size} bytes stand in front of registered Avro"
+            what = f"registered Avro begins with {_HEADER.size} bytes of header"
             self.shape.cannot_decode(data if type(data) is bytes else b"", what)
         magic, schema_id = _HEADER.unpack_from(data)
         if magic != _MAGIC:
@@ -418,7 +418,7 @@ def serde(
     if read is not None:
         why = incompatibility(read.text, written.text)
         if why is not None:
-            raise TopologyError(f"{read.full_name} cannot read what the schema wrote: {why}")
+            raise TopologyError(f"{read.full_name} cannot read data of the schema: {why}")
     shape = _Shape(name or f"avro({written.full_name})", into, checked).fitting(read or written)
     return AvroSerde(written, read, shape)
 
@@ -445,8 +445,7 @@ def registered(
         schema: the schema to write with, and to which values are converted; None reads each record
             with its own schema.
         registry: the schema registry; `MemoryRegistry` and `FileRegistry` need no server.
-        into: a dataclass, or any other class that `serdes.json_of` accepts, for the values; None
-            for dicts.
+        into: see `serde`.
         subject: the subject to register under; None generates it by `subject_name`.
         subject_name: "topic-name" for ``<topic>-value`` and ``<topic>-key``, "record-name" for the
             full name of the schema, "topic-record-name" for both with a hyphen. A topology passes
@@ -454,12 +453,11 @@ def registered(
             topic for each record, pass a subject or use "record-name".
         auto_register: whether to register a missing schema; False requires that it is registered.
         name: the serde's name in errors; None uses ``registered(Order)``.
-        checked: whether to validate each value before it is written, so that no value is coerced
-            and no field is omitted.
+        checked: see `serde`.
 
     Returns:
-        The serde. Its errors contain the field, never the value. It raises `RegistryError` if the
-        registry does not answer or rejects the schema, which is not the fault of a record.
+        The serde. It raises `RegistryError` if the registry does not answer or rejects the schema,
+        which is not the fault of a record.
 
     Raises:
         TopologyError: the schema is not valid, or does not have a field that the class requires.

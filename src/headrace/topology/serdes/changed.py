@@ -39,10 +39,10 @@ class ChangedSerde(Around[Any]):
 
     >>> from headrace import serdes
     >>> serde = ChangedSerde(serdes.string)
-    >>> serde.serialize(Change("new", "old")), serde.serialize(Change(None, "old"))
+    >>> serde.serialize(ValueChange("new", "old")), serde.serialize(ValueChange(None, "old"))
     (b'\x06newold\x02', b'old\x00')
     >>> serde.deserialize(b"\x06newold\x02")
-    Change(new='new', old='old')
+    ValueChange(new='new', old='old')
     """
 
     inner: Serde[Any] | None = None
@@ -115,6 +115,6 @@ def _read_varint(data: bytes, end: int) -> tuple[int, int]:
 def _unreadable(data: bytes) -> SerdeError:
     return SerdeError(
         f"serde 'changed' cannot decode {len(data)} bytes that end with {data[-1:].hex() or None}; "
-        "a newer application, or somebody else, writes to an internal topic of this one: stop "
-        "that, and reset the application"
+        "a newer version, or another program, writes to an internal topic of this application: "
+        "stop it, and reset the application"
     )

@@ -22,17 +22,15 @@ def to_document(value: object) -> Any:
     Bytes become UTF-8 text, or an object with the field ``base64``; objects that JSON cannot
     represent become their `repr`. A value that is nested too deeply raises SerdeError.
 
-    Example:
-
-        >>> from dataclasses import dataclass
-        >>> @dataclass
-        ... class Order:
-        ...     id: bytes
-        ...     price: float
-        >>> to_document(Order(b"a-1", 2.5))
-        {'id': 'a-1', 'price': 2.5}
-        >>> to_document(b"\xff")
-        {'base64': '/w=='}
+    >>> from dataclasses import dataclass
+    >>> @dataclass
+    ... class Order:
+    ...     id: bytes
+    ...     price: float
+    >>> to_document(Order(b"a-1", 2.5))
+    {'id': 'a-1', 'price': 2.5}
+    >>> to_document(b"\xff")
+    {'base64': '/w=='}
     """
     try:
         return msgspec.to_builtins(_without_bytes(value), str_keys=True, enc_hook=_otherwise)
@@ -107,15 +105,13 @@ def to_bytes(document: Any, serde: Serde[Any]) -> bytes:
     object. An object with only the field ``base64`` represents the bytes themselves, which the
     serde may be unable to decode.
 
-    Example:
-
-        >>> from headrace import serdes
-        >>> to_bytes(7, serdes.long)
-        b'\x00\x00\x00\x00\x00\x00\x00\x07'
-        >>> to_bytes({"id": 1}, serdes.json)
-        b'{"id":1}'
-        >>> to_bytes("a-1", serdes.bytes)
-        b'a-1'
+    >>> from headrace import serdes
+    >>> to_bytes(7, serdes.long)
+    b'\x00\x00\x00\x00\x00\x00\x00\x07'
+    >>> to_bytes({"id": 1}, serdes.json)
+    b'{"id":1}'
+    >>> to_bytes("a-1", serdes.bytes)
+    b'a-1'
     """
     try:
         return _to_bytes(document, serde)
@@ -171,4 +167,4 @@ def _from_base64(text: object) -> bytes:
     try:
         return base64.b64decode(str(text), validate=True)
     except ValueError as error:
-        raise SerdeError(f"what stands in {BASE64!r} is no base64: {error}") from error
+        raise SerdeError(f"the field {BASE64!r} is not base64: {error}") from error

@@ -62,12 +62,12 @@ def said_of_partial(headers: Headers | None, value: bytes | None) -> str | None:
     >>> said_of_partial(marked(None, "count"), write_count(3))
     "a partial result of 'count', made of 3 records"
     >>> said_of_partial(marked(None, "reduce"), b"12")
-    "a partial result of 'reduce', made of one record or more, nobody knows how many"
+    "a partial result of 'reduce', made of an unknown number of records"
     """
     call = call_of(headers or ())
     if call is None:
         return None
-    many = "one record or more, nobody knows how many"
+    many = "an unknown number of records"
     if call == COUNT and value is not None:
         with suppress(SerdeError):
             number = long.deserialize(value)

@@ -13,8 +13,8 @@ Traceback (most recent call last):
 ...
 headrace.topology.errors.SchemaRefusedError: the schema is not BACKWARD compatible with version 2 \
 of subject 'orders-value': type mismatch: reader type: string not compatible with writer type: \
-long; change the schema so that it reads what was written (new fields need defaults, renamed ones \
-aliases), or write to another subject
+long; change the schema so that it reads the existing data (new fields need defaults, renamed \
+fields aliases), or use another subject
 """
 
 from __future__ import annotations
@@ -126,8 +126,8 @@ class _Content:
             if why is not None:
                 raise SchemaRefusedError(
                     f"the schema is not {level} compatible with version {number} of subject "
-                    f"{subject!r}: {why}; change the schema so that it reads what was written (new "
-                    "fields need defaults, renamed ones aliases), or write to another subject"
+                    f"{subject!r}: {why}; change the schema so that it reads the existing data "
+                    "(new fields need defaults, renamed fields aliases), or use another subject"
                 )
 
     def id_of(self, subject: str, schema: str) -> int:
@@ -148,7 +148,7 @@ def _normal(schema: str) -> str:
 
 
 @dataclass(slots=True)
-class MemoryRegistry:
+class MemoryRegistry(SchemaRegistry):
     """Schema registry in memory, for tests.
 
     Args:
@@ -162,20 +162,17 @@ class MemoryRegistry:
         require_word("compatibility", self.compatibility, get_args(Compatibility))
 
     def register(self, subject: str, schema: str, /) -> int:
-        """Add a version to a subject unless it exists, and return the schema's id."""
         return self._content.register(subject, schema, self.compatibility)
 
     def id_of(self, subject: str, schema: str, /) -> int:
-        """Return the id of a schema that is registered under a subject."""
         return self._content.id_of(subject, schema)
 
     def schema(self, schema_id: int, /) -> str:
-        """Return the schema with an id."""
         return self._content.schema(schema_id)
 
 
 @dataclass(frozen=True, slots=True)
-class FileRegistry:
+class FileRegistry(SchemaRegistry):
     """Schema registry in a JSON file, for tests with several processes, and for development.
 
     Args:
@@ -192,7 +189,6 @@ class FileRegistry:
         object.__setattr__(self, "_file", Path(self.path))
 
     def register(self, subject: str, schema: str, /) -> int:
-        """Add a version to a subject unless it exists, and return the schema's id."""
         with self._locked():
             content = self._read()
             schema_id = content.register(subject, schema, self.compatibility)
@@ -203,11 +199,9 @@ class FileRegistry:
         return schema_id
 
     def id_of(self, subject: str, schema: str, /) -> int:
-        """Return the id of a schema that is registered under a subject."""
         return self._read().id_of(subject, schema)
 
     def schema(self, schema_id: int, /) -> str:
-        """Return the schema with an id."""
         return self._read().schema(schema_id)
 
     def _read(self) -> _Content:

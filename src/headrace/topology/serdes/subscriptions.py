@@ -114,7 +114,7 @@ class SubscriptionSerde:
     r"""Serde of subscriptions.
 
     >>> serde = SubscriptionSerde()
-    >>> data = serde.serialize(Subscription(None, Instruction.FORGET, b"pk", 3))
+    >>> data = serde.serialize(ForeignKeySubscription(None, Instruction.FORGET, b"pk", 3))
     >>> data
     b'\x81\x00pk\x00\x00\x00\x03'
     >>> serde.deserialize(data).partition
@@ -208,6 +208,6 @@ class CombinedKeySerde(Compound):
 
 def _refuse(name: str, data: bytes) -> NoReturn:
     raise SerdeError(
-        f"serde {name!r} cannot decode {len(data)} bytes; a newer application, or somebody else, "
-        "writes to an internal topic of this one: stop that, and reset the application"
+        f"serde {name!r} cannot decode {len(data)} bytes; a newer version, or another program, "
+        "writes to an internal topic of this application: stop it, and reset the application"
     )

@@ -63,7 +63,7 @@ class TimeWindowedSerde(Around[K]):
         # A sliding window with a time difference of 0 ends at its start.
         if window.end_ms != end or not 0 <= window.start_ms <= end:
             raise SerdeError(
-                f"serde {self.name!r} takes windows of {self.size_ms} ms, not one from "
+                f"serde {self.name!r} takes windows of {self.size_ms} ms, not a window from "
                 f"{window.start_ms} to {window.end_ms}; give it the size of the windows"
             )
         return _inner(self).serialize(key) + _START.pack(window.start_ms)
@@ -158,7 +158,7 @@ def _take_over(serde: _Either, kind: str) -> None:
 def _inner(serde: _Either) -> Serde[Any]:
     if serde.inner is None:
         raise SerdeError(
-            f"serde {serde.name!r} was given no serde for the inner key; pass one, such as "
+            f"serde {serde.name!r} was given no serde for the inner key; pass a serde, such as "
             "serdes.string, or let the DSL fill in the default"
         )
     return serde.inner
