@@ -107,7 +107,7 @@ def test_a_list_needs_no_library() -> None:
 @pytest.mark.parametrize(
     ("returned", "said"),
     [
-        ([1], "returned 1 values for a batch of 10 records, that begins with this record"),
+        ([1], "returned 1 values for a batch of 10 records that begins with this record"),
         (None, "returned None instead of a value for each record"),
         (7, "returned an int instead of a value for each record"),
         ((n for n in range(10)), "returned a generator, which would never run"),

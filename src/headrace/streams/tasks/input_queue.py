@@ -114,10 +114,10 @@ def in_order(
         heads.sort()
 
 
-class Cursor:
+class BatchCursor:
     """Iteration over a batch that knows the number of its records so far, at no cost per record.
 
-    >>> cursor = Cursor(["a", "b", "c"])
+    >>> cursor = BatchCursor(["a", "b", "c"])
     >>> next(iter(cursor)), cursor.count
     ('a', 1)
     """

@@ -39,7 +39,7 @@ from headrace.streams.tasks.committed_numbers import (
     committed_rows,
 )
 from headrace.streams.tasks.failures import RecordErrors
-from headrace.streams.tasks.input_queue import Cursor, InputQueue, RecordRun, in_order
+from headrace.streams.tasks.input_queue import BatchCursor, InputQueue, RecordRun, in_order
 from headrace.streams.tasks.task_failures import InputRange, corruption_of, raise_for, range_error
 from headrace.topology.compile.compiler import BoundProgram
 from headrace.topology.context.context import Operator, TableView
@@ -135,7 +135,7 @@ class Task:
     """Whether records were processed, or control records passed, since the last commit."""
     _tried: dict[TopicPartition, int] = field(init=False)
     """Like `next_offset`, for a batch that failed."""
-    _reading: Cursor | RecordRun | None = None
+    _reading: BatchCursor | RecordRun | None = None
     """The batch that is being processed."""
     _undecodable: set[int] = field(default_factory=set)
     """Offsets of its records that were skipped because they cannot be decoded."""
@@ -328,7 +328,7 @@ class Task:
     def _run(self, tp: TopicPartition, batch: Sequence[ReceivedMessage]) -> int:
         gathers = self.gathers
         may_end = gathers or (self._emitting and self.facts.emission.is_bounded)
-        run = RecordRun(batch, self.facts, gathers=gathers) if may_end else Cursor(batch)
+        run = RecordRun(batch, self.facts, gathers=gathers) if may_end else BatchCursor(batch)
         self._reading = run
         self._undecodable.clear()
         try:

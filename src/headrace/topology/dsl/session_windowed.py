@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, TypeVar
 
 from headrace.topology import serdes
 from headrace.topology.arguments import checked
@@ -15,6 +15,7 @@ from headrace.topology.graph.draft import Edge
 from headrace.topology.graph.fold import Aggregating, Counting, Fold, Reducing
 from headrace.topology.graph.graph import AnySerde, Node
 from headrace.topology.graph.materialized import Materialized, materialized
+from headrace.topology.operators.windows.emission import Emit
 from headrace.topology.operators.windows.sessions import SessionFold
 from headrace.topology.processors.store import Store
 from headrace.topology.serdes import Serde
@@ -24,8 +25,6 @@ from headrace.topology.windows import SessionWindows, Windowed
 K = TypeVar("K")
 V = TypeVar("V")
 A = TypeVar("A")
-
-Emit = Literal["on_window_update", "on_window_close"]
 
 
 @checked
