@@ -236,7 +236,7 @@ def test_one_that_finds_no_directory_for_its_own_says_where_it_needs_one(
     state: RocksTaskState, tmp_path: Path, memory: RocksMemory, own: Path
 ) -> None:
     own.rmdir()
-    with pytest.raises(StateError, match=rf"needs a directory in {own}: No such .* set TMPDIR"):
+    with pytest.raises(StateError, match=rf"requires a directory in {own}: No such .* set TMPDIR"):
         beside(tmp_path, memory)
 
 

@@ -38,8 +38,8 @@ _TASK = re.compile(r"[0-9]+_[0-9]+(\.g[0-9]+)?")
 _GENERATION = re.compile(r"\.g([0-9]+)$")
 _HOST = re.compile(r"[0-9a-f]{8}")
 _RENEWED = (
-    "the file has no identity of a worker, so this one has a new one; nothing is lost: its tasks "
-    "begin when the session of the old one is over. Look at the disk of state.dir"
+    "the file contains no worker identity, so this worker gets a new identity; nothing is lost: "
+    "its tasks start when the session of the old identity has expired. Check the disk of state.dir"
 )
 
 
@@ -304,8 +304,8 @@ class StateDirectory:
                 return taken
         holder = _holder(_lock_of(self._path(task_id, newest)))
         raise StateLockedError(
-            f"task {task_id} is locked in {self._tasks} by process {holder} and by others before "
-            "it; stop the processes that hang",
+            f"task {task_id} is locked in {self._tasks} by process {holder}, and older generations "
+            "by other processes. Stop the processes that hang.",
             holder_pid=holder,
         )
 

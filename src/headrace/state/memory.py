@@ -171,7 +171,7 @@ class MemoryTaskState:
 
     def write(self, deltas: Mapping[str, Delta], positions: Mapping[str, Position]) -> None:
         if self._restored is not None:
-            raise ValueError("a bulk restore is under way; end it before writing")
+            raise ValueError("a bulk restore is in progress; end it before writing")
         self._apply(deltas, positions)
 
     def position(self, store_name: str) -> Position | None:
@@ -219,7 +219,7 @@ class MemoryTaskState:
 
     def _require_restore(self) -> set[str]:
         if self._restored is None:
-            raise ValueError("no bulk restore is under way; begin one first")
+            raise ValueError("no bulk restore is in progress; call begin_restore first")
         return self._restored
 
     def _known(self, name: str) -> MemoryStore:

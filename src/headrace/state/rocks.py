@@ -88,7 +88,8 @@ def raise_meant(error: Exception) -> NoReturn:
         raise StoreCorruptedError(f"local state cannot be read: {text}") from error
     if _LOCKED.match(text):
         raise StateLockedError(
-            f"another process, or this one, has the state open: {text}; stop it, or close it first"
+            f"the state is open in another process, or in this process: {text}; stop the process, "
+            "or close the state first"
         ) from error
     if _FULL.match(text):
         raise DiskFullError(
@@ -280,8 +281,8 @@ _RESTORING_KEY = b"restoring"
 _JUDGED, _IN_ORDER = 200, 0.75
 """Number of restored rows that are sampled, and the share of ascending keys that is in order."""
 _CLOSE_FAILED = (
-    "nothing to do: what the next opening cannot read comes from the changelogs, but for stores "
-    "that have none"
+    "no action is needed: rows that the next opening cannot read are restored from the changelogs, "
+    "except for stores without a changelog"
 )
 _WAL_BYTES = 32 << 20  # replayed after a crash in a fraction of a second
 
@@ -409,7 +410,7 @@ class RocksTaskState:
 
     def write(self, deltas: Mapping[str, Delta], positions: Mapping[str, Position]) -> None:
         if self._restored is not None:
-            raise ValueError("a bulk restore is under way; end it before writing")
+            raise ValueError("a bulk restore is in progress; end it before writing")
         self._write(self._batch(deltas, positions), positions)
 
     def _write(self, batch: WriteBatch, positions: Mapping[str, Position]) -> None:
@@ -552,7 +553,7 @@ class RocksTaskState:
 
     def _require_restore(self) -> set[str]:
         if self._restored is None:
-            raise ValueError("no bulk restore is under way; begin one first")
+            raise ValueError("no bulk restore is in progress; call begin_restore first")
         return self._restored
 
     def _known(self, name: str) -> None:

@@ -261,8 +261,8 @@ def _own_directory() -> Iterator[str]:
         own = tempfile.TemporaryDirectory(prefix=_PREFIX, ignore_cleanup_errors=True)
     except OSError as error:
         raise StateError(
-            f"what reads local state needs a directory in {tempfile.gettempdir()}: "
-            f"{error.strerror}; make room there, or set TMPDIR"
+            f"reading local state requires a directory in {tempfile.gettempdir()}: "
+            f"{error.strerror}; free space there, or set TMPDIR"
         ) from error
     with own as path:
         yield path

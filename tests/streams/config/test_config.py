@@ -224,7 +224,7 @@ def test_a_setting_that_the_runtime_owns_is_refused_with_the_reason(owned) -> No
         ("producer.request.required.acks", 0, "lost leader"),
         ("producer.enable.idempotence", False, "must not change places"),
         ("producer.queuing.strategy", "lifo", "must not change places"),
-        ("consumer.topic.blacklist", "orders", "lost without a word"),
+        ("consumer.topic.blacklist", "orders", "lost silently"),
         ("consumer.enable.auto.commit", True, "offsets are committed together"),
         ("consumer.enable.auto.offset.store", True, "offsets are committed together"),
         ("topic.unclean.leader.election.enable", "true", "lost with a leader"),

@@ -383,7 +383,7 @@ def test_a_client_that_does_not_say_where_rows_went_is_of_no_use(bench: Bench) -
     producer.begin()
     producer.send_changelog(ROWS, rows(5))
     producer.commit()
-    with pytest.raises(OutcomeUnknownError, match="where changelog records went"):
+    with pytest.raises(OutcomeUnknownError, match="end offsets of changelogs"):
         producer.changelog_ends([ROWS])
 
 

@@ -88,8 +88,8 @@ def test_rows_that_lie_otherwise_are_not_read() -> None:
     )
     (found,) = refused
     assert found == (
-        "store rows keeps its rows as a plain store and would read them as a versioned one: "
-        "name the store anew, or reset the application"
+        "store rows has rows of a plain store and would read them as a versioned store: "
+        "rename the store, or reset the application"
     )
 
 
@@ -155,7 +155,7 @@ def test_a_generated_name_that_another_step_takes_over_is_refused() -> None:
         lambda b: _lines(b, "orders").group_by_key().count(),
         lambda b: _lines(b, "clicks").group_by_key().count(),
     )
-    assert "behind orders and belongs to one behind clicks" in refused
+    assert "downstream of orders and now belongs to an operator downstream of clicks" in refused
 
 
 def test_a_named_store_may_read_something_else() -> None:
@@ -172,7 +172,7 @@ def test_a_store_that_is_new_or_gone_is_told() -> None:
         grouped.reduce(max, store="largest")
 
     refused, (told,) = _changes(_count(store="counts"), both)
-    assert (refused, "largest is new and begins empty" in told) == ([], True)
+    assert (refused, "largest is new and starts empty" in told) == ([], True)
     refused, (told,) = _changes(both, _count(store="counts"))
     assert refused == []
     assert "largest is gone; its topic <application.id>-largest-changelog stays" in told
@@ -200,12 +200,12 @@ def test_a_store_that_was_there_before_the_last_version_does_not_begin_empty() -
     _, (gone, back) = _changes(_reduced("sums"), _count(store="counts"))
     assert "store sums is gone" in gone
     older = "or with the rows that an older version has left in <application.id>-counts-changelog"
-    assert f"store counts is new and begins empty, {older}, behind what" in back
+    assert f"store counts is new and starts empty, {older}, after input" in back
     (refused,), _ = _changes(_count(store="sums"), _count(store="counts"))
     assert f"now, so its state begins empty, {older}: give" in refused
     unlogged = Materialized("counts", logged=False)
     _, (_, back) = _changes(_reduced("sums"), _count(store=unlogged))
-    assert "is new and begins empty, behind what" in back
+    assert "is new and starts empty, after input" in back
 
 
 def test_the_way_back_from_another_fold_says_what_is_known_of_the_rows() -> None:
@@ -213,7 +213,7 @@ def test_the_way_back_from_another_fold_says_what_is_known_of_the_rows() -> None
     refused = _changes(_reduced("s"), _count(store="s"))[0][-1]
     assert refused.startswith("store s was filled by reduce in the version that started last, and")
     assert "is filled by count now" in refused
-    assert "if that version has written no row, such as one that was started and failed" in refused
+    assert "if that version has written no row, for example because it failed" in refused
     assert "were made by" not in refused
 
 
@@ -231,7 +231,7 @@ def test_rows_of_another_serde_are_refused(changed: dict[str, Any], said: str) -
     assert f"the {said} of store counts were written by serde" in refused
     assert refused.split(" are read by ")[1].startswith("json, which ")
     old = "string" if said == "keys" else "long"
-    assert f": keep serdes.{old} there, or name the store anew, or reset the appl" in refused
+    assert f": keep serdes.{old} there, or rename the store, or reset the appl" in refused
     assert "see that it reads" not in refused
 
 
@@ -305,7 +305,7 @@ def test_a_repartition_topic_whose_number_shifts_is_refused() -> None:
         "repartition topic <application.id>-KSTREAM-REPARTITION-0000000001-repartition is called"
         in refused
     )
-    assert "records that are still in the old one are lost" in refused
+    assert "records that are still in the old topic are lost" in refused
 
 
 def test_a_repartition_topic_that_is_gone_is_refused_until_it_is_read() -> None:
@@ -468,9 +468,9 @@ def _within(ms: int | None, **known: Any) -> Deployment:
     ("before", "after", "refused", "said"),
     [
         (_within(10), _within(11), True, "was 10 ms and is 11 ms"),
-        (_within(10), _within(None), True, "was 10 ms and is not said"),
-        (_within(10), _within(None, fixed=frozenset()), False, "was 10 ms and is not said"),
-        (_within(None), _within(10), False, "was not said and is 10 ms"),
+        (_within(10), _within(None), True, "was 10 ms and is not given"),
+        (_within(10), _within(None, fixed=frozenset()), False, "was 10 ms and is not given"),
+        (_within(None), _within(10), False, "was not given and is 10 ms"),
         (_within(None), _within(10, unsaid=(("within", 5),)), True, "was 5 ms and is 10 ms"),
     ],
     ids=["other", "gone", "gone and not fixed", "new", "new, with another one before"],
@@ -760,10 +760,10 @@ def _join(kind: str, **options: Any) -> Write:
 @pytest.mark.parametrize(
     ("before", "after", "said"),
     [
-        ("join", "left_join", "was an inner one and is a left one"),
-        ("left_join", "join", "was a left one and is an inner one"),
-        ("join", "outer_join", "was an inner one and is an outer one"),
-        ("outer_join", "left_join", "was an outer one and is a left one"),
+        ("join", "left_join", "was an inner join and is a left join"),
+        ("left_join", "join", "was a left join and is an inner join"),
+        ("join", "outer_join", "was an inner join and is an outer join"),
+        ("outer_join", "left_join", "was an outer join and is a left join"),
     ],
 )
 def test_a_join_of_another_kind_is_one_refusal_that_no_name_undoes(
@@ -773,8 +773,8 @@ def test_a_join_of_another_kind_is_one_refusal_that_no_name_undoes(
     assert told == []
     (text,) = refused
     assert said in text
-    assert "begins with empty windows: no name keeps them" in text
-    assert "a new name" in text
+    assert "starts with empty windows: no name keeps them" in text
+    assert "rename the join" in text
     assert "reset the application" in text
 
 
@@ -943,9 +943,9 @@ def test_a_store_that_another_repartition_topic_fills_now_loses_what_waits_in_th
     (refused,) = [str(change) for change in changes(merged, apart) if change.refused]
     assert refused == (
         "store b was filled from repartition topic <application.id>-by-a-repartition and is filled "
-        "from by-b-repartition now, and records that are still in the old one are lost for it: let "
-        "the deployed version read it to its end, with its input stopped, and accept the change "
-        "then"
+        "from by-b-repartition now, and records that are still in the old topic are lost for it: "
+        "let the deployed version read it to its end, with its input stopped, and accept the "
+        "change then"
     )
     (gone,) = [str(change) for change in changes(apart, merged) if change.refused]
     assert "by-b-repartition is not read any more, and records that are still in it" in gone

@@ -117,7 +117,7 @@ def test_joined_topics_of_unequal_counts_are_named_with_their_counts() -> None:
         plan_internal_topics(joining("orders", "users"), cluster(orders=4, users=6))
     text = str(raised.value)
     assert "orders has 4, users has 6" in text
-    assert "put .repartition() in front of the join" in text
+    assert "put .repartition() before the join" in text
 
 
 def test_an_asked_count_that_contradicts_a_joined_topic_is_an_error() -> None:

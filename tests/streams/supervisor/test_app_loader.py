@@ -199,7 +199,7 @@ def test_a_module_that_runs_its_application_when_it_is_imported_is_told_so(
     call: str, save: Save
 ) -> None:
     save("my_app.py", f"{APP}\n{call}\n")
-    with pytest.raises(ApplicationError, match=r"was told to run while my_app:app was imported"):
+    with pytest.raises(ApplicationError, match=r"was started while my_app:app was imported"):
         load_app("my_app:app")
     save("other_app.py", f"{APP}\ndef make():\n    app.run()\n    return app")
     with pytest.raises(ApplicationError, match="__main__"):

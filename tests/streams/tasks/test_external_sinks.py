@@ -435,7 +435,7 @@ def test_a_sink_is_not_given_what_may_be_aborted() -> None:
         "processing.guarantee": "at_least_once",
         "consumer.isolation.level": "read_uncommitted",
     }
-    with pytest.raises(ConfigError, match=r"may still be aborted when to_sink\('keep'\)"):
+    with pytest.raises(ConfigError, match=r"may still be aborted after to_sink\('keep'\)"):
         driver_of(failing(), settings)
 
 

@@ -82,7 +82,7 @@ WRONG: list[tuple[Any, str]] = [
     (True, "a bool"),
     ("retry", "a str that is neither 'continue' nor 'fail'"),
     ("the payload", "a str that is neither"),
-    (letter(), r"a DeadLetter by itself for .*Continue\(\("),
+    (letter(), r"a DeadLetter outside of Continue for .*Continue\(\("),
     (Continue, "the class Continue"),
     (Continue("payload"), r"Continue with a str for its dead letters"),  # type: ignore[arg-type]
     (Continue(letter()), r"Continue with a DeadLetter for its dead letters"),  # type: ignore[arg-type]

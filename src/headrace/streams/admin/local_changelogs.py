@@ -149,7 +149,7 @@ def missing_rows(
     if volatile:
         return f"the rows of {', '.join(volatile)} were in memory alone"
     if commit_id is None:
-        return "the offsets do not say which commit they are of"
+        return "the offsets have no commit id"
     if not found:
         return "no rows here"
     if any(store not in found or found[store].commit_id != commit_id for store in lost):
@@ -186,7 +186,7 @@ def lines(plan: ChangelogPlan) -> Iterator[str]:
         yield from (f"  {task.id}: {task.refusal}" for task in plan.elsewhere)
         yield (
             "Run this on the hosts that have them; until all are written the application does not "
-            "start. Rows that no host has are lost: headrace reset begins anew."
+            "start. Rows that no host has are lost: headrace reset starts from scratch."
         )
 
 
@@ -236,7 +236,7 @@ class LocalChangelogs:
         committed = self._cluster.committed(self._group, decided=True)
         if any(c.metadata.startswith(RESET_MARK) for c in committed.values()):
             raise ResetRefusedError(
-                f"a reset of {self._group} was begun and not finished: run headrace reset again"
+                f"a reset of {self._group} was started and not finished: run headrace reset again"
             )
         counts = {name: found.partitions for name, found in facts.items()}
         counts |= {topic.name: topic.partitions for topic in planned.internal}
@@ -328,9 +328,9 @@ class LocalChangelogs:
         longest = max((len(mark.metadata) for mark in marks.values()), default=0)
         if longest > MAX_BYTES:
             raise ResetRefusedError(
-                f"the mark beside an offset of {self._group} would take {longest} bytes, and "
-                f"brokers take {MAX_BYTES}; nothing was done; headrace reset begins anew, without "
-                "these rows"
+                f"the mark in the offset metadata of {self._group} would take {longest} bytes, and "
+                f"brokers accept {MAX_BYTES}; nothing was done. Run headrace reset, which starts "
+                "without these rows"
             )
         set_offsets(self._cluster, self._group, marks, when="meanwhile")
 

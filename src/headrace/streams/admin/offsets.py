@@ -112,7 +112,7 @@ class Input:
         if self.is_marked:
             return "a reset, or restore-from-local, is not finished"
         if self.is_of_another_topic:
-            return "of a topic that was deleted; this one was made anew"
+            return "of a deleted topic; this topic was re-created"
         if self.committed is not None and self.committed.offset > self.end:
             return "beyond the end"
         if self.committed is not None and self.committed.offset < self.begin:
@@ -159,9 +159,9 @@ class GroupOffsets:
         marked = sorted(tp for tp, found in self.inputs.items() if found.is_marked)
         if marked:
             raise ResetRefusedError(
-                f"a reset of {self.group}, or headrace changelog restore-from-local, was begun and "
-                f"not finished, as {marked[0]} says; run it again, which finishes it. Nothing was "
-                "set"
+                f"a reset of {self.group}, or headrace changelog restore-from-local, was started "
+                f"and not finished ({marked[0]} has its mark); run it again, which finishes it. "
+                "Nothing was set"
             )
         if self.backfill is not None:
             raise ResetRefusedError(
@@ -206,8 +206,8 @@ class OffsetChange:
         says = [f"{found.place}  {before}{note} -> {self.target}"]
         if self.again and found.outside:
             says.append(
-                f"{_span(*self.again)} NOT written again, as the table of step {found.outside} has "
-                "a position of its own: see headrace reset --dry-run"
+                f"{_span(*self.again)} NOT written again, because the sink of {found.outside} has "
+                "its own position: see headrace reset --dry-run"
             )
         elif self.again:
             says.append(f"{_span(*self.again)} processed again{_where(found.counted)}")
@@ -215,9 +215,9 @@ class OffsetChange:
             says.append(f"{_span(*self.left_out)} left out")
         if found.processed_to is None and found.counted and found.has_begun:
             says.append(
-                "nothing says how far its records are counted: see that it is up to here, "
-                "and no further; the times that windows had reached are gone with the old offset: "
-                "records too late for those that were closed open them again"
+                "it is not known up to which offset its records are counted: make sure that it is "
+                "this offset; the times of windows are lost with the old offset: late records open "
+                "closed windows again"
             )
         return "; ".join(says)
 
@@ -285,16 +285,15 @@ class MovePlan:
         repeated = [str(m.input.place) for m in self.moves if m.again or m.may_repeat]
         if repeated and not again:
             raise ResetRefusedError(
-                f"records of {', '.join(repeated)} would be processed again on top of what they "
-                "have done already, or may have: results would count them twice. Nothing was set. "
-                "If that is meant, or none of them is counted yet, say --process-again; headrace "
-                "reset begins anew with empty state"
+                f"records of {', '.join(repeated)} would be processed a second time, or may be: "
+                "results would count them twice. Nothing was set. If that is intended, or none of "
+                "them is counted yet, add --process-again; headrace reset starts with empty state"
             )
         passed = [str(move.input.place) for move in self.moves if move.left_out]
         if passed and not left_out:
             raise ResetRefusedError(
                 f"records of {', '.join(passed)} would never be processed. Nothing was set. If "
-                "that is meant, say --leave-out"
+                "that is intended, add --leave-out"
             )
 
 
@@ -516,21 +515,21 @@ def plan_skip(
     if there.committed is None or reached is None:
         note = f" ({there.note})" if there.note else ""
         raise ResetRefusedError(
-            f"the group {found.group} has no offset of {tp} that is of use{note}; set it with "
-            f"headrace offsets set --topic {tp.topic} --partition {tp.partition}, and then "
-            "leave the record out: --to beginning --process-again where the application has "
-            "committed nothing yet. Nothing was set"
+            f"the group {found.group} has no usable offset of {tp}{note}; set it with headrace "
+            f"offsets set --topic {tp.topic} --partition {tp.partition}, and then leave the record "
+            "out: --to beginning --process-again where the application has committed nothing yet. "
+            "Nothing was set"
         )
     if offset < max(reached, there.begin):
         raise ResetRefusedError(
-            f"the group {found.group} is past offset {offset} of {tp} already: it stands at "
+            f"the group {found.group} has already passed offset {offset} of {tp}: its offset is "
             f"{reached}. Nothing was set"
         )
     if offset in left_out(OffsetMetadata.decode(there.committed.metadata).values):
-        raise ResetRefusedError(f"offset {offset} of {tp} is to be left out already")
+        raise ResetRefusedError(f"offset {offset} of {tp} is already marked to be left out")
     first = first_from(tp, offset)
     if first != offset:
-        instead = "none behind it" if first is None else f"the next one at {first}"
+        instead = "no later record exists" if first is None else f"the next record is at {first}"
         raise ConfigError(f"{tp} has no record at offset {offset}, and {instead}; nothing was set")
     next_offset = first_from(tp, max(there.committed.offset, there.begin))
     assert next_offset is not None, "there is a record at the offset"
@@ -547,9 +546,9 @@ def _require_room(plan: SkipPlan) -> None:
         few = False
     if not few:
         raise ResetRefusedError(
-            f"so many records of {plan.input.place} are to be left out that their numbers find no "
-            "more room beside the offset; start the application first, which passes those. "
-            "Nothing was set"
+            f"too many records of {plan.input.place} are marked to be left out, more than the "
+            "offset metadata can hold; start the application first, which passes them. Nothing was "
+            "set"
         )
 
 

@@ -175,7 +175,7 @@ def refuse_missing_rows(
                 f"a reset empties {', '.join(use.streamed)}, which {topic} fills, and {topic} "
                 "would stay at its offset: its earlier records would be missing there. Add --topic "
                 f"{topic}, or leave --topic out to reset all inputs; headrace offsets set moves an "
-                "offset afterwards, where they are to be missing. Nothing was done"
+                "offset afterwards, if they may be missing. Nothing was done"
             )
         if not use.tables or use.is_table:
             continue
@@ -190,7 +190,7 @@ def refuse_missing_rows(
             raise ResetRefusedError(
                 f"{topic} is read as a table ({', '.join(use.tables)}) and as a stream: set to "
                 "another offset than the beginning the table would lack rows. Reset it with --to "
-                "beginning, or write the stream to a topic of its own. Nothing was done"
+                "beginning, or write the stream to another topic. Nothing was done"
             )
 
 
@@ -235,19 +235,19 @@ class OutsideTable:
     def __str__(self) -> str:
         if self.source is not None:
             return (
-                f"{self.step}: {self.sink}: its position in {self.source} stays, and what is "
-                "before it is NOT written again. For that, empty the table and delete its "
-                f"positions (those named '{self.name}') before the next start; files and tables of "
-                "a lake have them in themselves, and take another path or step"
+                f"{self.step}: {self.sink}: its position in {self.source} stays, and earlier "
+                "records are NOT written again. To write them again, empty the table and delete "
+                f"its positions (named '{self.name}') before the next start; files and lake tables "
+                "contain their positions, so use another path or operator name"
             )
         if self.keyed:
             return (
                 f"{self.step}: {self.sink}: results are written again under their keys; rows whose "
-                "keys do not come again stay: empty it before the next start where they are not to"
+                "keys do not come again stay: empty it before the next start if they must not"
             )
         return (
-            f"{self.step}: {self.sink}: results are written again, behind the rows that are there: "
-            "each that comes again is there TWICE, unless it is emptied before the next start"
+            f"{self.step}: {self.sink}: results are written again, after the existing rows: each "
+            "repeated result exists TWICE, unless you empty the sink before the next start"
         )
 
 
@@ -487,7 +487,7 @@ def lines(plan: ResetPlan) -> Iterator[str]:
     if plan.backfill is not None:
         yield f"Refused for now: {backfill_in_the_way(plan.group, plan.backfill)}"
     if plan.unfinished:
-        yield "An earlier reset was not finished; this one finishes it."
+        yield "An earlier reset was not finished; this reset finishes it."
     yield f"Offsets of the group {plan.group}:"
     yield from _columns(plan.moves, plan.read_as_tables)
     for name in plan.missing:
@@ -502,8 +502,9 @@ def lines(plan: ResetPlan) -> Iterator[str]:
     yield from _listed(map(str, plan.directories))
     yield from table_lines(plan.tables)
     yield (
-        "Local state on other hosts is dropped by itself at the next start, as its changelogs are "
-        "then other topics. Output topics stay as they are, and get results anew."
+        "Local state on other hosts is dropped automatically at the next start, because its "
+        "changelogs are then other topics. Output topics stay as they are, and get the results "
+        "again."
     )
 
 
@@ -533,7 +534,7 @@ def _read_again(plan: ResetPlan) -> Iterator[str]:
         if any(move.place.topic == topic and _goes_back(move) for move in plan.moves):
             yield (
                 f"{topic} is written by the application too: its old results there are processed, "
-                "and then the new ones. Delete its records first if they must not count twice."
+                "and then the new results. Delete its records first if they must not count twice."
             )
 
 
@@ -562,8 +563,8 @@ def _listed(names: Iterable[str]) -> Iterator[str]:
 
 _LOOK_AGAIN_S = 0.1
 _BROKEN = (
-    "a copy of these files, or another host, may have the rows: with it in their place, run this "
-    "again; headrace reset begins anew, without them"
+    "a copy of these files, or another host, may have the rows: put the copy in their place and "
+    "run this again; headrace reset starts without them"
 )
 """Advice if local files are broken and no changelog contains their rows."""
 
@@ -693,8 +694,8 @@ def refuse_members(group: str, members: Sequence[Member]) -> None:
         raise ResetRefusedError(
             f"the application {group} runs: its group has the members "
             f"{', '.join(map(str, members))}; stop all its workers (SIGTERM to headrace run), on "
-            "all hosts. One that was killed, or that stops with on.stop=stay, is a member until "
-            "consumer.session.timeout.ms is over"
+            "all hosts. A worker that was killed, or that stops with on.stop=stay, is a member "
+            "until consumer.session.timeout.ms is over"
         )
 
 

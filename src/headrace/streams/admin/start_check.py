@@ -528,11 +528,11 @@ class StartCheck:
             return True
         claimed = [topic.name for topic in plan.internal if topic.name not in new]
         what = (
-            "the group has read its inputs, no description of what is deployed is known, and "
-            "topics of the application are there that this topology does not use, while it would "
-            "create others: a store or a step that is called otherwise begins empty. Give it the "
-            "name that is deployed, reset the application, or accept it if the unclaimed topics "
-            f"are of an older version, or of another application whose id begins with {self._group}"
+            "the group has read its inputs, no description of the deployed topology is known, and "
+            "the application has topics that this topology does not use, while it would create new "
+            "topics: a store or an operator with another name starts empty. Give it the deployed "
+            "name, reset the application, or accept the change if the unclaimed topics belong to "
+            f"an older version, or to another application whose id begins with {self._group}"
         )
         lists = {"claimed": claimed, "new": new, "unclaimed": unclaimed}
         told = [f"{kind}: {', '.join(names) or 'none'}" for kind, names in lists.items()]

@@ -51,7 +51,7 @@ _EVERY = ("consumer.", "restore.", "producer.", "admin.")
 _OFFSETS = "offsets are committed together with the state and the output that belong to them"
 _PROTOCOL = "state stays in place only with static members of the classic protocol"
 _ORDER = "the last record of a key in a changelog is its row, so records must not change places"
-_REPLICAS = "a commit goes on from what every replica has, and a lost leader would lose the rest"
+_REPLICAS = "a commit continues from records on every replica; a lost leader would lose the rest"
 _ROUTING = "joined topics and repartition topics need equal keys in equal partitions"
 
 OWNED = (
@@ -64,23 +64,23 @@ OWNED = (
     Owned("group.remote.assignor", _PROTOCOL),
     Owned("partition.assignment.strategy", _PROTOCOL, "cooperative-sticky"),
     Owned("enable.partition.eof", "the end of a topic is found by position", "false"),
-    Owned("allow.auto.create.topics", "a misspelt source must not become an empty one", "false"),
+    Owned("allow.auto.create.topics", "a misspelt source must not become an empty topic", "false"),
     Owned(
         "isolation.level",
-        "exactly-once must not read what was aborted",
+        "exactly-once must not read aborted records",
         "read_committed",
         ("consumer.",),
         exactly_once_only=True,
     ),
     Owned(
         "isolation.level",
-        "state is never restored from what was aborted",
+        "state is never restored from aborted records",
         "read_committed",
         ("restore.",),
     ),
     Owned(
         "auto.offset.reset",
-        "a restore that cannot go on where it was must not go on elsewhere",
+        "a restore that cannot continue at its position must not continue at another",
         "error",
         ("restore.",),
     ),
@@ -96,7 +96,7 @@ OWNED = (
     Owned("acks", _REPLICAS, "all", ("producer.",)),
     Owned("request.required.acks", _REPLICAS, "all", ("producer.",)),
     Owned("queuing.strategy", _ORDER, "fifo", ("producer.",)),
-    Owned("topic.blacklist", "what is not read is lost without a word", None, _EVERY),
+    Owned("topic.blacklist", "records that are not read are lost silently", None, _EVERY),
     Owned("bootstrap.servers", "all clients use one cluster; set bootstrap.servers", None, _EVERY),
     Owned(
         "metadata.broker.list", "all clients use one cluster; set bootstrap.servers", None, _EVERY
@@ -104,11 +104,11 @@ OWNED = (
 )
 
 OWNED_TOPIC_CONFIGS = {
-    "cleanup.policy": "it follows from what the topic is for",
+    "cleanup.policy": "it follows from the purpose of the topic",
     "retention.ms": "records that were not read yet would be deleted",
     "retention.bytes": "records that were not read yet would be deleted",
     "message.timestamp.type": "the timestamp is part of the state",
-    "unclean.leader.election.enable": "what was committed could be lost with a leader",
+    "unclean.leader.election.enable": "committed records could be lost with a leader",
 }
 
 

@@ -234,8 +234,8 @@ class StreamsConfig:
         headrace.streams.errors.ConfigError: 3 settings are wrong:
         - application.id must consist of ASCII letters, digits, '.', '_' and '-', not be 'a b'; \
 topics and groups are named after it
-        - bootstrap.servers is required, and not set; the program gives it to KafkaStreams, or \
-whoever starts it by a command does: --set bootstrap.servers=...
+        - bootstrap.servers is required, and not set; set it in the settings that the program \
+passes to KafkaStreams, or with the option --set bootstrap.servers=... of a command
         - bootstrap.server is unknown; did you mean bootstrap.servers?
     """
 
@@ -750,7 +750,7 @@ def _value(own: Setting, given: Mapping[str, object]) -> object:
         return own.kind.parse(given[own.name])
     if own.default is REQUIRED:
         raise ValueError(
-            "is required, and not set; the program gives it to KafkaStreams, or whoever starts it "
-            f"by a command does: --set {own.name}=..."
+            "is required, and not set; set it in the settings that the program passes to "
+            f"KafkaStreams, or with the option --set {own.name}=... of a command"
         )
     return own.default

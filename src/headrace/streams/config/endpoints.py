@@ -25,7 +25,7 @@ def endpoint() -> Kind:
         found = _ENDPOINT.fullmatch(text)
         if found is None or not 0 < int(found[2]) < 65536 or len(text) > LENGTH_MAX:
             raise ValueError(
-                f"must be HOST:PORT, as other hosts reach this one, not {str(value)[:80]!r}"
+                f"must be HOST:PORT, as other hosts reach this host, not {str(value)[:80]!r}"
             )
         return text
 

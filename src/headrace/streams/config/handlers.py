@@ -243,7 +243,7 @@ def _wrong_answer(answer: object) -> str | None:
     if isinstance(answer, str):
         return "a str that is neither 'continue' nor 'fail'"
     if isinstance(answer, DeadLetter):
-        return "a DeadLetter by itself"
+        return "a DeadLetter outside of Continue"
     if answer in (Continue, Fail):
         return f"the class {answer.__name__}"
     return type_of(answer)

@@ -25,13 +25,13 @@ _WINDOWED_SERDES = (
     "serdes.session_windowed(inner) where the topology names its serdes"
 )
 _STORES = "remove it: stores are RocksDB's; a store of your own is made with Stores.custom"
-_BROKERS_PART = "remove it: it tells brokers how to check tokens, not clients"
+_BROKERS_PART = "remove it: brokers check tokens with it, clients do not use it"
 _SERDES_OF_CLIENTS = (
     "write default.key.serde and default.value.serde, or key= and value= where the topology reads "
     "and writes"
 )
 _LOGIN = (
-    "remove it: librdkafka renews tokens by itself; for a token of your own give oauth_cb, or "
+    "remove it: librdkafka renews tokens automatically; for your own token set oauth_cb, or "
     "sasl.oauthbearer.method=oidc with sasl.oauthbearer.token.endpoint.url"
 )
 _INTERCEPTORS = "remove it: write a step of the topology, such as peek, or a worker_listener"
@@ -47,8 +47,8 @@ NOT_SUPPORTED: Mapping[str, str] = {
         "workers are processes, not threads; remove it and run `headrace run --workers N`"
     ),
     "num.standby.replicas": (
-        "a standby could not take over where it is, since the client library has no assignor of "
-        "one's own; remove it: state survives an unclean stop, so a restart restores only the tail"
+        "a standby could not take over where it is, because the client library accepts no custom "
+        "assignor; remove it: state survives an unclean stop, so a restart restores only the tail"
     ),
     "cache.max.bytes.buffering": "write statestore.cache.max.bytes",
     "rocksdb.config.setter": "write rocksdb.block.cache.bytes and rocksdb.write.buffer.bytes",
@@ -91,8 +91,8 @@ NOT_SUPPORTED: Mapping[str, str] = {
     "default.list.value.serde.inner": _LIST_SERDES,
     "default.list.value.serde.type": _LIST_SERDES,
     "ensure.explicit.internal.resource.naming": (
-        "run `headrace check --strict`, which ends with 1 where a store or a repartition topic has "
-        "no name of its own"
+        "run `headrace check --strict`, which ends with 1 if a store or a repartition topic has a "
+        "generated name"
     ),
     "processing.exception.handler.global.enabled": (
         "remove it: a global table's records are given to deserialization.exception.handler"
@@ -103,7 +103,7 @@ NOT_SUPPORTED: Mapping[str, str] = {
         "can come back to it"
     ),
     "state.cleanup.dir.max.age.ms": "remove it: local state is removed by `headrace reset` alone",
-    "upgrade.from": "remove it: `headrace check --deployed` says what an upgrade would do",
+    "upgrade.from": "remove it: `headrace check --deployed` shows the effects of an upgrade",
     # Security
     "sasl.jaas.config": (
         "it is Java's: write sasl.mechanism with sasl.username and sasl.password, or for "
@@ -111,13 +111,14 @@ NOT_SUPPORTED: Mapping[str, str] = {
         "sasl.kerberos.principal and sasl.kerberos.keytab"
     ),
     "ssl.truststore.location": (
-        "write ssl.ca.location with a PEM file: keytool -exportcert -rfc -keystore ... writes one"
+        "write ssl.ca.location with a PEM file: keytool -exportcert -rfc -keystore ... writes such "
+        "a file"
     ),
     "ssl.truststore.password": "remove it: ssl.ca.location names a PEM file, which has no password",
     "ssl.truststore.type": "remove it: ssl.ca.location names a PEM file",
     "ssl.truststore.certificates": "write ssl.ca.pem",
     "ssl.keystore.certificate.chain": "write ssl.certificate.pem",
-    "ssl.keystore.key": "write ssl.key.pem, with ssl.key.password where it has one",
+    "ssl.keystore.key": "write ssl.key.pem, with ssl.key.password if it has a password",
     "ssl.keystore.type": _PEM,
     "ssl.protocol": _OPENSSL,
     "ssl.enabled.protocols": _OPENSSL,
@@ -173,7 +174,7 @@ NOT_SUPPORTED: Mapping[str, str] = {
     "compression.gzip.level": "write producer.compression.level",
     "compression.lz4.level": "write producer.compression.level",
     "compression.zstd.level": "write producer.compression.level",
-    "max.block.ms": "write task.timeout.ms: a worker whose producer is full commits and goes on",
+    "max.block.ms": "write task.timeout.ms: a worker whose producer is full commits and continues",
     "max.request.size": "remove it: it follows from the topics' max.message.bytes",
     "metadata.max.idle.ms": _NO_LOCAL_COUNTERPART,
     "partitioner.class": (

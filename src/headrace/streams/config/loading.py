@@ -60,7 +60,6 @@ def refuse_while_loading(application_id: str) -> None:
     target = loading()
     if target is not None:
         raise ApplicationError(
-            f"the application {application_id} was told to run while {target} was "
-            "imported, by a module that a worker or a command imports; put the call behind: "
-            'if __name__ == "__main__":'
+            f"the application {application_id} was started while {target} was imported by a worker "
+            'or a command; put the call after: if __name__ == "__main__":'
         )

@@ -180,16 +180,16 @@ class LiveAdmin:
             self._warn_unknown(
                 denied,
                 f"{who} lacks the right DescribeConfigs on them",
-                "grant it: a topic that is not kept as it must be can lose state",
+                "grant it: a topic with wrong configs can lose state",
             )
         others = sorted(refused.keys() - set(denied))
         if others:
             said = "; ".join(sorted({refused[name].str() for name in others}))
             self._warn_unknown(
                 others,
-                f"the brokers did not say, asked twice: {said}",
-                "no right is missing; topics that are new or were just deleted look like this, "
-                "and the next start asks again",
+                f"the brokers rejected two requests: {said}",
+                "no right is missing; this happens for topics that are new or were just deleted, "
+                "and the next start repeats the check",
             )
 
     def _warn_unknown(self, topics: Sequence[str], reason: str, advice: str) -> None:

@@ -68,14 +68,14 @@ _TRIED = {
 _ADVICE: dict[Kind, str] = {
     "refused": "nothing listens there: start the brokers, or correct bootstrap.servers",
     "unresolved": "the name has no address: correct bootstrap.servers, or the machine's DNS",
-    "tls": "see that the port speaks TLS, and look at security.protocol and the settings ssl.*",
+    "tls": "check that the port uses TLS, and check security.protocol and the settings ssl.*",
     "certificate": "set ssl.ca.location to the authority that signed the brokers' certificates, "
     "and bootstrap.servers to a name that is in them",
     "credentials": "correct sasl.mechanism, sasl.username and sasl.password",
     "no_login": "it asks for no login: set security.protocol to PLAINTEXT or SSL",
     "stranger": "correct bootstrap.servers",
     "closed": "it may expect another security.protocol, with or without TLS",
-    "unknown": "see that the brokers are up and that no firewall is between",
+    "unknown": "check that the brokers are up and that no firewall blocks the connection",
 }
 _RESPONSE = re.compile(r"Invalid response size (\d+) ")
 """A server that is not a Kafka broker sends other bytes at the position of the response size."""
@@ -375,8 +375,8 @@ _PAUSE_S = 0.5
 _SURE_AFTER_S = 3.0
 """Seconds until a broker is reported: connections may be replaced, and all brokers may be down."""
 _GONE = (
-    "the others answer, and what it leads goes on when one of them leads it, within seconds where "
-    "there are replicas; start it again, or look at its machine and the way to it"
+    "the other brokers answer, and its partitions continue when another broker leads them, within "
+    "seconds if they have replicas; start it again, or check its machine and the network"
 )
 
 
@@ -818,7 +818,7 @@ class BrokerContact(BrokerState):
     def _found(self, failures: list[BrokerFailure]) -> tuple[str, str]:
         """Return failed attempts and advice; check a port if the failures are unspecific."""
         said = list(map(str, failures))
-        advice = failures[0].advice if failures else _NOTHING_HEARD
+        advice = failures[0].advice if failures else _ADVICE["unknown"]
         told = {failure.address for failure in failures if failure.is_plain}
         servers = str(self._config.get("bootstrap.servers", "")).split(",")
         unclear = [s.strip() for s in servers if s.strip().rpartition("://")[2] not in told]
@@ -846,9 +846,6 @@ def not_admitted(failure: BrokerFailure, config: Mapping[str, Any]) -> AccessErr
         f"the broker {failure.address} does not let {who} in: {failure.reason}; {advice}",
         principal=who,
     )
-
-
-_NOTHING_HEARD = "see that the brokers are up and that no firewall is between"
 
 
 def reach(config: Mapping[str, Any], *, within_s: float = TOOLS_WAIT_S) -> None:

@@ -221,7 +221,7 @@ class LiveConsumer:
                 found = self._client.list_topics(topic, timeout=_METADATA_S).topics.get(topic)
                 if found is not None and partition in found.partitions:
                     raise TaskMigratedError(
-                        f"{topic}-{partition} was not known to a broker, and is there"
+                        f"{topic}-{partition} exists, but a broker did not know it yet"
                     )
             self._clock.sleep(_RETRY_WAIT_S)
 

@@ -22,12 +22,12 @@ _TLS_RECORDS = (b"\x15\x03", b"\x16\x03")
 
 SAYS: Final[dict[Seen, str]] = {
     "kafka": "a Kafka broker answers, without TLS",
-    "tls": "TLS is spoken",
-    "http": "a web server answers, no Kafka broker",
-    "other": "what answers is no Kafka broker",
-    "closes": "connections are taken and closed",
-    "silent": "connections are taken and nothing is said",
-    "nothing": "no connections are taken now",
+    "tls": "the server uses TLS",
+    "http": "a web server answers, not a Kafka broker",
+    "other": "the server is not a Kafka broker",
+    "closes": "connections are accepted and closed",
+    "silent": "connections are accepted and nothing is sent",
+    "nothing": "no connections are accepted now",
 }
 
 
@@ -62,7 +62,7 @@ def advice_on(seen: Seen, protocol: str) -> str | None:
     if seen in ("http", "other"):
         return "correct bootstrap.servers"
     if seen == "silent":
-        return "see that a Kafka broker is there and does not hang, or correct bootstrap.servers"
+        return "check that a Kafka broker runs there and responds, or correct bootstrap.servers"
     return None
 
 
@@ -74,19 +74,19 @@ class CertificateFault:
     advice: str
 
 
-_CLOCK = "have it renewed, or set this machine's clock"
+_CLOCK = "renew it, or set this machine's clock"
 _EXPIRED = CertificateFault("it, or that of an authority above it, has expired", _CLOCK)
 _EARLY = CertificateFault("it, or that of an authority above it, is not valid yet", _CLOCK)
 _AUTHORITY = CertificateFault(
-    "nobody who is trusted here has signed it",
+    "no trusted authority has signed it",
     "set ssl.ca.location to the authority that signed the brokers' certificates",
 )
 _NAME = CertificateFault(
     "it is not for the name {host}",
     "name the broker as it does in bootstrap.servers and in the broker's advertised.listeners, or "
-    "have one made for this name",
+    "get a certificate for this name",
 )
-_REVOKED = CertificateFault("it was revoked", "have the broker given a new one")
+_REVOKED = CertificateFault("it was revoked", "give the broker a new certificate")
 _BY_CODE = {
     9: _EARLY,
     10: _EXPIRED,

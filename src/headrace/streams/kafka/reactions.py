@@ -38,15 +38,15 @@ class Reaction(Enum):
     """Reaction of the worker to an error."""
 
     RETRY = "call again, within the bound of task.timeout.ms"
-    ABORT = "abort the transaction, rebuild the tasks from committed facts, go on"
-    REPLACE = "discard the producer, make a new one, rebuild the tasks from committed facts"
-    FENCED = "as REPLACE; stop when it recurs within a minute, unless the transaction had expired"
-    MIGRATED = "as ABORT; the next poll brings the group's word on who has the tasks"
-    REJOIN = "drop the tasks without a commit, join anew; stop at the sixth within a minute"
+    ABORT = "abort the transaction, re-create the tasks from committed state, continue"
+    REPLACE = "replace the producer, re-create the tasks from committed state"
+    FENCED = "as REPLACE; stop if it recurs within a minute, unless the transaction had expired"
+    MIGRATED = "as ABORT; the next poll returns the group's assignment"
+    REJOIN = "drop the tasks without a commit, rejoin; stop at the sixth time within a minute"
     REFUSED = "stop: the same input would write the same record again"
-    DENIED = "stop, and do not start again: a person has to give the right"
-    MISCONFIGURED = "stop, and do not start again: a person has to change a setting"
-    STOP = "stop: nothing here can put it right"
+    DENIED = "stop, and do not start again: an operator must grant the right"
+    MISCONFIGURED = "stop, and do not start again: an operator must change a setting"
+    STOP = "stop: no retry can fix it"
 
 
 _FENCED = frozenset(
@@ -87,8 +87,7 @@ _SETTINGS = {
     "of this application.id, or change application.id.",
     KafkaError.INVALID_REQUIRED_ACKS: "Set producer.acks to all.",
     KafkaError.OFFSET_METADATA_TOO_LARGE: "Raise the brokers' offset.metadata.max.bytes to 4096.",
-    KafkaError.UNSUPPORTED_COMPRESSION_TYPE: "Set producer.compression.type to one that the "
-    "brokers have.",
+    KafkaError.UNSUPPORTED_COMPRESSION_TYPE: "Set producer.compression.type to a supported type.",
     KafkaError.UNSUPPORTED_FOR_MESSAGE_FORMAT: "Raise the topic's message.format.version.",
     KafkaError.UNSUPPORTED_VERSION: _TOO_OLD,
     KafkaError._UNSUPPORTED_FEATURE: _TOO_OLD,

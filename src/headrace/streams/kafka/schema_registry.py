@@ -96,7 +96,7 @@ class SchemaRegistry:
                 raise SchemaUnknownError(f"{where}: {said}") from self._cause(error)
             if status == _CONFLICT:
                 raise SchemaRefusedError(
-                    f"{where}: {said}; change the schema so that it reads what was written, or "
+                    f"{where}: {said}; change the schema so that it can read existing data, or "
                     "write to another subject"
                 ) from self._cause(error)
             raise RegistryError(f"{where}: {said} (HTTP {status})") from self._cause(error)

@@ -163,7 +163,9 @@ class TransactionalProducer(LiveProducer):
         # The commit has waited for the records, but not for their delivery reports.
         while any(tp not in self._ends for tp in wanted):
             if self._clock.monotonic_s() > deadline:
-                raise OutcomeUnknownError("the client does not say where changelog records went")
+                raise OutcomeUnknownError(
+                    "the client has not reported the end offsets of changelogs"
+                )
             self._poll(_REPORT_WAIT_S)
         return {tp: self._ends[tp] for tp in wanted}
 

@@ -15,7 +15,7 @@ class Unreached:
     Example:
         >>> unreached = Unreached("kafka:9092", "Connection refused", 2.0, 4.0, "start it")
         >>> unreached.fields()["next"]
-        'waits for as long as it takes, and tries all the time; said again in 4 s'
+        'waits without a limit, and keeps trying; logged again in 4 s'
     """
 
     servers: str
@@ -25,11 +25,11 @@ class Unreached:
     advice: str
 
     def fields(self) -> dict[str, object]:
-        again = f"said again in {self.again_in_s:.0f} s"
+        again = f"logged again in {self.again_in_s:.0f} s"
         return {
             "servers": self.servers,
             "reason": self.reason,
             "waited_s": self.waited_s,
-            "next": f"waits for as long as it takes, and tries all the time; {again}",
+            "next": f"waits without a limit, and keeps trying; {again}",
             "advice": self.advice,
         }

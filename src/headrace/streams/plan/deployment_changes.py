@@ -166,9 +166,9 @@ def _store_changes(
     for fresh in new:
         yield TopologyChange(
             False,
-            f"store {fresh.name} is new and begins empty{_or_with_older(fresh, application_id)}, "
-            "behind what is committed already",
-            "reset the application if it is to hold all of the input",
+            f"store {fresh.name} is new and starts empty{_or_with_older(fresh, application_id)}, "
+            "after input that is already committed",
+            "reset the application if it must contain all of the input",
         )
 
 
@@ -188,10 +188,9 @@ def _join_change(was: JoinStores, now: JoinStores) -> TopologyChange:
     join = f'store="{was.base}"' if was.base else f"{', '.join(sorted(was.names))}"
     return TopologyChange(
         True,
-        f"the join of streams with {join} was {was.kind} one and is {now.kind} one, which has "
-        f"other stores ({', '.join(sorted(now.names))}), so it begins with empty windows",
-        "no name keeps them: give the join a new name and accept the change, or reset the "
-        "application",
+        f"the stream join with {join} was {was.kind} join and is {now.kind} join, which has other "
+        f"stores ({', '.join(sorted(now.names))}), so it starts with empty windows",
+        "no name keeps them: rename the join and accept the change, or reset the application",
     )
 
 
@@ -201,8 +200,8 @@ def _way_back(old: DeployedStore) -> str:
         return f'give it the name that is deployed, store="{old.name}"'
     if join[0] is None:
         return (
-            "no name gives a join this one back: keep the number of steps in front of it, or "
-            "name it and accept the change, or reset the application"
+            "no name gives a join this store back: keep the number of operators before it, or name "
+            "it and accept the change, or reset the application"
         )
     return f'give the join the name that is deployed, store="{join[0]}"'
 
@@ -214,20 +213,19 @@ def _differences(
     if is_generated(name) and old.reads and not set(old.reads) & set(new.reads):
         yield TopologyChange(
             True,
-            f"store {name} belonged to a step behind {', '.join(old.reads)} and belongs to one "
-            f"behind {', '.join(new.reads)} now, which would take over the other's rows",
-            'give both steps names, store="..."',
+            f"store {name} belonged to an operator downstream of {', '.join(old.reads)} and now "
+            f"belongs to an operator downstream of {', '.join(new.reads)}, which would take over "
+            "the other's rows",
+            'name both operators, store="..."',
         )
     if old.layout != new.layout:
         yield TopologyChange(
             True,
-            f"store {name} keeps its rows as a {old.layout} store and would read them as a "
-            f"{new.layout} one",
-            "name the store anew, or reset the application",
+            f"store {name} has rows of a {old.layout} store and would read them as a {new.layout} "
+            "store",
+            _RENAME,
         )
-    yield from _serde_changes(
-        f"store {name}", old, new, "name the store anew, or reset the application"
-    )
+    yield from _serde_changes(f"store {name}", old, new, _RENAME)
     yield from _step_changes(old, new)
     yield from _schema_changes(f"store {name}", old, new)
     if old.logged != new.logged:
@@ -238,8 +236,8 @@ def _differences(
     elif old.source and not new.source:
         yield TopologyChange(
             True,
-            f"store {name} was restored from the topic that it is read from, and has a changelog "
-            "of its own now, which is empty or old, so its state begins wrong",
+            f"store {name} was restored from its source topic, and now has its own changelog, "
+            "which is empty or old, so its state starts wrong",
             "keep reuse.ktable.source.topics in topology.optimization, or reset the application",
         )
     elif new.source and not old.source:
@@ -254,13 +252,13 @@ def _differences(
             True,
             f"store {name} has no changelog, and its rows of {old.kind} in tasks {old.sub}_* are "
             f"not found as {new.kind} in tasks {new.sub}_*",
-            "keep the store's kind and the order of what comes before it, or log the store",
+            "keep the store's kind and the order of the operators before it, or log the store",
         )
     elif old.sub != new.sub:
         yield TopologyChange(
             False,
             f"store {name} is in tasks {new.sub}_* instead of {old.sub}_*",
-            "nothing is to be done; its local rows are restored from its changelog once",
+            "no action is needed; its local rows are restored from its changelog once",
         )
 
 
@@ -282,7 +280,7 @@ def _topic_changes(
         yield TopologyChange(
             True,
             f"repartition topic {application_id}-{old.name} is called {renamed.name} now, and "
-            "records that are still in the old one are lost",
+            "records that are still in the old topic are lost",
             f'give the step the name that is deployed, name="{old.name}"',
         )
     for old in gone:
@@ -312,7 +310,7 @@ def _filling_changes(
                 True,
                 f"store {old.name} was filled from repartition topic {application_id}-{name} and "
                 f"is filled from {', '.join(new.reads)} now, and records that are still in the old "
-                "one are lost for it",
+                "topic are lost for it",
                 _READ_TO_ITS_END,
             )
 
@@ -361,7 +359,7 @@ def _serde_changes(
 
 
 _TOLD_BY_OP = frozenset({"count", "reduce", "aggregate", "TableSource"})
-_ANEW = "name the store anew, or reset the application"
+_RENAME = "rename the store, or reset the application"
 
 
 def _step_changes(old: DeployedStore, new: DeployedStore) -> Iterator[TopologyChange]:
@@ -371,8 +369,8 @@ def _step_changes(old: DeployedStore, new: DeployedStore) -> Iterator[TopologyCh
             True,
             f"store {old.name} was filled by {before} in the version that started last, and is "
             f"filled by {after} now, which would misread the rows that the other has written",
-            f"go back to {before}, {_ANEW}; if that version has written no row, such as one that "
-            "was started and failed, accept the change",
+            f"go back to {before}, {_RENAME}; if that version has written no row, for example "
+            "because it failed at its start, accept the change",
         )
         return
     unsaid = dict(new.unsaid)
@@ -392,25 +390,26 @@ def _kind(store: DeployedStore) -> str:
 def _span_change(
     store: DeployedStore, span: str, before: int | None, after: int | None
 ) -> TopologyChange:
-    was, now = ("not said" if ms is None else f"{ms} ms" for ms in (before, after))
+    was, now = ("not given" if ms is None else f"{ms} ms" for ms in (before, after))
     told = f"the {span} of store {store.name} was {was} and is {now}"
     # Without `before`, the deployed version may have had the span without storing it.
     if span in store.fixed and before is not None:
-        return TopologyChange(True, f"{told}, so what its rows say would be misread", _ANEW)
+        return TopologyChange(True, f"{told}, so its rows would be misread", _RENAME)
     if before is None or after is None:
         return TopologyChange(
             False,
             f"{told}; rows from before stay as they are",
-            "nothing is to be done, if so meant",
+            "no action is needed if this is intended",
         )
     if after > before:
         return TopologyChange(
             False,
-            f"{told}; what was let go already stays gone",
-            "nothing is to be done, unless late records are to find all of it: then reset",
+            f"{told}; rows that were already dropped do not come back",
+            "no action is needed, unless late records must find all rows: then reset the "
+            "application",
         )
     return TopologyChange(
-        False, f"{told}; what is older is let go", "nothing is to be done, if that is meant"
+        False, f"{told}; older rows are dropped", "no action is needed if this is intended"
     )
 
 
@@ -435,7 +434,8 @@ def _schema_changes(
             yield TopologyChange(
                 True,
                 f"not all {what} of {where} can be read any more: {why}",
-                "have the class or schema read the old ones, such as by a default, or name it anew",
+                "make the class or schema read the old data, for example by a default, or rename "
+                "it",
             )
         elif not is_digest(after):
             yield from _field_changes(what, where, before, after)
@@ -450,8 +450,8 @@ def _field_changes(what: str, where: str, before: str, after: str) -> Iterator[T
             told = f"have no field {gone} any more" if gone else f"have a new field {new}"
             yield TopologyChange(
                 bool(gone),
-                f"the keys of {where} {told}, so equal keys have other bytes and do not find what "
-                "is stored under the old ones",
+                f"the keys of {where} {told}, so equal keys have other bytes and do not find rows "
+                "that are stored under the old bytes",
                 "keep the fields of the keys, or reset the application",
                 lets_go=True,
             )
@@ -463,9 +463,9 @@ def _field_changes(what: str, where: str, before: str, after: str) -> Iterator[T
         )
         yield TopologyChange(
             False,
-            f"the values of {where} have no field {gone} any more: what is stored in it is "
-            f"dropped {when}",
-            "nothing is to be done, if that is meant; a field with another name keeps its values "
+            f"the values of {where} have no field {gone} any more: its stored content is dropped "
+            f"{when}",
+            "no action is needed if this is intended; a field with another name keeps its values "
             "by msgspec.field(name=...) of a Struct, or an alias in Avro",
             lets_go=True,
         )

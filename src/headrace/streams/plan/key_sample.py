@@ -97,13 +97,13 @@ class KeySample:
                 elsewhere=astray,
                 share=round(astray / looked, 2),
                 reason=(
-                    f"{astray} of the first {looked} keys of {topic} lie in other partitions than "
-                    "Kafka's hash of the key (murmur2) gives, so they do not meet equal keys that "
-                    "this application writes, and matches are lost without an error: set "
+                    f"{astray} of the first {looked} keys of {topic} are in other partitions than "
+                    "Kafka's hash of the key (murmur2) selects, so they do not match equal keys "
+                    "that this application writes, and matches are lost without an error: set "
                     "partitioner=murmur2_random in the producer that writes the topic "
-                    "(confluent-kafka and librdkafka take another hash unless they are told) and "
-                    "write it anew, or send the stream through .repartition(); a topic that was "
-                    "given more partitions is the same case"
+                    "(confluent-kafka and librdkafka use another hash by default) and write the "
+                    "topic again, or send the stream through .repartition(); partitions that were "
+                    "added to a topic have the same effect"
                 ),
             )
 

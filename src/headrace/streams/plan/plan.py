@@ -181,7 +181,7 @@ def refuse_other_than_topology(given: object) -> None:
     if isinstance(given, Topology):
         return
     name = getattr(given, "__name__", "the function")
-    advice = "give what StreamsBuilder().build() returns"
+    advice = "pass the result of StreamsBuilder().build()"
     if isinstance(given, StreamsBuilder):
         advice = "write builder.build()"
     elif isinstance(given, Mapping):
@@ -189,7 +189,7 @@ def refuse_other_than_topology(given: object) -> None:
     elif given is None:
         advice += "; a function that makes it returns None where its last line has no return"
     elif callable(given):
-        advice = f"call it, if it returns one: {name}()"
+        advice = f"call it, if it returns a topology: {name}()"
     what = "None" if given is None else f"a {type(given).__name__}"
     raise TopologyError(f"a topology is needed, and {what} was given; {advice}")
 
@@ -238,8 +238,8 @@ def _refuse_lost_letters(topology: Topology, config: StreamsConfig) -> None:
     if not asking and all(handlers.of(stage) == "fail" for stage in stages):
         names = ", ".join(f"{stage}.exception.handler" for stage in stages)
         raise ConfigError(
-            "errors.dead.letter.queue.topic.name is set, but records are written there only where "
-            f"a handler lets them go; set one of {names} to 'continue'"
+            "errors.dead.letter.queue.topic.name is set, but records are written there only if a "
+            f"handler skips them; set one of {names} to 'continue'"
         )
 
 
@@ -248,8 +248,8 @@ def _require_committed_reads(topology: Topology, config: StreamsConfig) -> None:
     node = next((s.outside for s in topology.sub_topologies if s.outside is not None), None)
     if node is not None and not config.reads_committed:
         raise ConfigError(
-            "consumer.isolation.level is read_uncommitted, and what is read may still be aborted "
-            f"when to_sink({node.name!r}) has written it; leave the setting out"
+            "consumer.isolation.level is read_uncommitted, and records may still be aborted after "
+            f"to_sink({node.name!r}) has written them; remove the setting"
         )
 
 
@@ -263,9 +263,9 @@ def _refuse_own_topics(plans: Sequence[SubPlan], dead_letters: str | None) -> No
         for sink in plan.program.sub_topology.sinks:
             if isinstance(sink.topic, str) and not sink.internal and sink.topic in own:
                 raise TopologyError(
-                    f"{sink.name} writes to topic {sink.topic!r}, which is {own[sink.topic]}: what "
-                    "others write there is taken for its own; write to another topic, or give "
-                    "another name to what the topic is for"
+                    f"{sink.name} writes to topic {sink.topic!r}, which is {own[sink.topic]}: "
+                    "records of other writers would be treated as its own; write to another topic, "
+                    "or rename the store or operator that owns the topic"
                 )
     if dead_letters is not None and dead_letters in own:
         raise ConfigError(

@@ -143,15 +143,16 @@ class OffsetMetadata:
         """
         if text.startswith(RESET_MARK):
             raise ResetUnfinishedError(
-                "a reset of this application began and was not finished, so its internal topics "
+                "a reset of this application was started and not finished, so its internal topics "
                 "and its offsets may not belong together; run headrace reset again, which finishes "
                 "it, and then start"
             )
         if text.startswith(CHANGELOG_MARK):
             raise ChangelogUnfinishedError(
-                "the changelogs of this application are being written from local rows, and those "
-                "of this task are not complete; run headrace changelog restore-from-local on the "
-                "host that has its rows, again where it was broken off, or headrace reset"
+                "the changelogs of this application are being written from local rows, and the "
+                "changelogs of this task are not complete; run headrace changelog "
+                "restore-from-local on the host that has its rows, again if it was interrupted, or "
+                "headrace reset"
             )
         data = _bytes_of(text)
         if len(data) < _HEAD.size:

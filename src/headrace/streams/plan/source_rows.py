@@ -48,8 +48,8 @@ class SourceRows:
                 raise ValueError(
                     f"{record.topic()}-{record.partition()} has a record at offset "
                     f"{record.offset()} that was processed before and cannot be read again to "
-                    f"restore store {self.store!r}: {error}; take back what was changed in the "
-                    "serdes, or reset the application"
+                    f"restore store {self.store!r}: {error}; revert the change of the serdes, or "
+                    "reset the application"
                 ) from error
             changes.append((*row, timestamp))
         return changes

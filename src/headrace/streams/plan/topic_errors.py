@@ -21,10 +21,10 @@ class TopicReplacedError(StreamsError):
     Example:
         >>> print(TopicReplacedError("orders", before="mIZ3c7IdTReMqgcwdmKasA",
         ...     now="TaV9E4cwSRaMmdzz6DDvkg"))
-        topic orders was deleted and created anew: the application has read the one with id \
-mIZ3c7IdTReMqgcwdmKasA, and now its id is TaV9E4cwSRaMmdzz6DDvkg; nothing of the new one is \
-committed. Stop all workers. To begin anew, run headrace reset; to keep the state and read the new \
-topic behind it, run headrace offsets set MODULE:APP --topic orders --to beginning
+        topic orders was deleted and re-created: the application has read the topic with id \
+mIZ3c7IdTReMqgcwdmKasA, and now its id is TaV9E4cwSRaMmdzz6DDvkg; no offset of the new topic is \
+committed. Stop all workers. To start from scratch, run headrace reset; to keep the state and \
+continue with the new topic, run headrace offsets set MODULE:APP --topic orders --to beginning
     """
 
     def __init__(self, topic: str, *, before: str, now: str) -> None:
@@ -35,10 +35,10 @@ topic behind it, run headrace offsets set MODULE:APP --topic orders --to beginni
 
     def __str__(self) -> str:
         return (
-            f"topic {self.topic} was deleted and created anew: the application has read the one "
-            f"with id {self.before}, and now its id is {self.now}; nothing of the new one is "
-            "committed. Stop all workers. To begin anew, run headrace reset; to keep the state and "
-            f"read the new topic behind it, run headrace offsets set MODULE:APP --topic "
+            f"topic {self.topic} was deleted and re-created: the application has read the topic "
+            f"with id {self.before}, and now its id is {self.now}; no offset of the new topic is "
+            "committed. Stop all workers. To start from scratch, run headrace reset; to keep the "
+            "state and continue with the new topic, run headrace offsets set MODULE:APP --topic "
             f"{self.topic} --to beginning"
         )
 
@@ -58,8 +58,8 @@ class ChangelogLostError(StreamsError):
     Example:
         >>> error = ChangelogLostError(["a-counts-changelog"], stores=["counts"], task="0_1")
         >>> str(error).partition(".")[0]
-        'changelogs that are gone: a-counts-changelog (store counts), in whose place are new ones \
-of the same names, as task 0_1 has met'
+        'changelogs that are gone: a-counts-changelog (store counts), in whose place are new \
+topics of the same names, detected by task 0_1'
     """
 
     def __init__(
@@ -82,22 +82,22 @@ of the same names, as task 0_1 has met'
         accept = (
             ""
             if self.code is None
-            else f", or, if these stores are new and may begin empty, "
-            f"set topology.change.accept={self.code}"
+            else ", or, if these stores are new and may start empty, set "
+            f"topology.change.accept={self.code}"
         )
-        anew = ", in whose place are new ones of the same names" if self.stores else ""
-        by = "" if self.task is None else f", as task {self.task} has met"
+        anew = ", in whose place are new topics of the same names" if self.stores else ""
+        by = "" if self.task is None else f", detected by task {self.task}"
         what, delete = "are gone", ""
         if self.is_shortened:
             what, anew = "lack records that were committed to them", ""
             delete = ", delete these topics,"
         return (
-            f"changelogs that {what}: {', '.join(self._named())}{anew}{by}. The group has "
-            "offsets behind what their rows were made from, so the state would begin empty, and "
-            "rows on this host, which may be the last ones, would be dropped; nothing was created "
-            f"or dropped. To lose nothing, stop all workers{delete} and run headrace changelog "
-            "restore-from-local on each host that has rows: it writes the changelogs anew from "
-            f"these. Otherwise run headrace reset, which begins anew{accept}"
+            f"changelogs that {what}: {', '.join(self._named())}{anew}{by}. The group has offsets "
+            "after the input of their rows, so the state would start empty, and rows on this host, "
+            "which may be the last copy, would be dropped; nothing was created or dropped. To lose "
+            f"nothing, stop all workers{delete} and run headrace changelog restore-from-local on "
+            "each host that has rows: it writes the changelogs again from these rows. Otherwise "
+            f"run headrace reset, which starts from scratch{accept}"
         )
 
     def _named(self) -> list[str]:

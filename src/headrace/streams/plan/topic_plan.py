@@ -221,10 +221,11 @@ def _require_rows_to_stay(
         policy, kept_ms = existing[name].cleanup_policy, existing[name].retention_ms
         if policy is not None and "delete" in policy and kept_ms is not None and kept_ms >= 0:
             raise MisconfiguredTopicError(
-                f"topic {name} is to be the changelog of the table that is read from it, and "
+                f"topic {name} serves as the changelog of the table that is read from it, and "
                 f"deletes records after {kept_ms} ms, so rows would be lost; "
-                f"{_alter(name, 'cleanup.policy', 'compact')}, or leave reuse.ktable.source.topics "
-                "out of topology.optimization, which gives the table a changelog of its own"
+                f"{_alter(name, 'cleanup.policy', 'compact')}, or remove "
+                "reuse.ktable.source.topics from topology.optimization, which gives the table its "
+                "own changelog"
             )
 
 
@@ -293,8 +294,8 @@ class _Counts:
         advice = (
             f"leave out partitions= of {', '.join(asked)}"
             if asked
-            else "put .repartition() in front of the join on one side, or create one of the topics "
-            "anew with the other's count"
+            else "put .repartition() before the join on one side, or re-create one of the topics "
+            "with the other's count"
         )
         return (
             f"topics that sub-topology {sub_id} joins must have equal partition counts, so that "
@@ -386,20 +387,20 @@ def _other_repartition(topic: NewTopic, found: TopicFacts) -> str:
     return (
         f"repartition topic {topic.name} has {found.partitions} partitions and needs "
         f"{topic.partitions} ({topic.because}); to keep it, {keep}; for the other count give the "
-        "step another name=, which makes a new topic, after the application has read the old one "
-        "to its end; one that nobody has written to, as it was created by hand, may be deleted: "
-        "the next start makes it anew"
+        "operator another name=, which creates a new topic, after the application has read the old "
+        "topic to its end; a topic without records, such as a topic created by hand, may be "
+        "deleted: the next start creates it again"
     )
 
 
 def _other_changelog(topic: NewTopic, found: TopicFacts) -> str:
     source = topic.because.removeprefix("as many as ")
-    grown = "grew" if found.partitions < topic.partitions else "was another one"
+    grown = "grew" if found.partitions < topic.partitions else "was another topic"
     return (
         f"changelog {topic.name} has {found.partitions} partitions but source {source} has "
         f"{topic.partitions}: the source {grown}, and keys are now in other partitions than their "
-        f"state. Nothing was read. Put .repartition(partitions={found.partitions}) in front of the "
-        f"stateful step, which sends each key to its state, or {_RESET}"
+        f"state. Nothing was read. Put .repartition(partitions={found.partitions}) before the "
+        f"stateful operator, which sends each key to its state, or {_RESET}"
     )
 
 

@@ -165,13 +165,13 @@ def recheck_topics(
         # The old records are lost, but the output is complete from here on.
         _log.warning("output_replaced", topic=name)
     anew = sorted(other - written)
-    for changed, what in ((deleted, "deleted"), (anew, "deleted and created anew")):
+    for changed, what in ((deleted, "deleted"), (anew, "deleted and re-created")):
         if changed:
             raise MisconfiguredTopicError(
                 f"topics {', '.join(changed)} were {what} while the application runs: committed "
-                "offsets and local state belong to what was there before; stop all workers and "
-                "reset the application, or restore the topics; headrace changelog "
-                "restore-from-local writes changelogs anew from local rows"
+                "offsets and local state belong to the previous topics; stop all workers and reset "
+                "the application, or restore the topics; headrace changelog restore-from-local "
+                "writes changelogs again from local rows"
             )
     return facts
 
@@ -193,7 +193,7 @@ def recheck_global_topics(
         )
     for name, found in facts.items():
         if found.topic_id != before[name].topic_id:
-            raise GlobalTableLostError(name, "its topic was deleted and created anew")
+            raise GlobalTableLostError(name, "its topic was deleted and re-created")
     return facts
 
 

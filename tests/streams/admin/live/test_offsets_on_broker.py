@@ -174,7 +174,7 @@ def test_lost_offsets_are_set_as_the_error_says_and_everything_counts_once(
     file.write_text("".join(f"{counting.input},{p},{o}\n" for p, o in offsets.ends.items()))
     done = offsets.command("set", "--from-file", str(file), "--yes")
     assert done.exit_code == 0
-    assert "nothing says how far" in done.output
+    assert "it is not known up to which" in done.output
     counting.finish()
     counting.check_exact()
 
@@ -193,7 +193,7 @@ def test_a_topic_made_anew_is_read_behind_the_state(offsets: Offsets, topics: To
     with pytest.raises(TopicReplacedError) as raised, counting.run() as app:
         app.wait(lambda: False, what="the end of it")
     assert f"offsets set MODULE:APP --topic {counting.input} --to beginning" in str(raised.value)
-    assert "this one was made anew" in offsets.command("list").output
+    assert "this topic was re-created" in offsets.command("list").output
     assert offsets.set("--to", "beginning", "--yes").exit_code == 0
     counting.finish()
     counting.check_exact()
@@ -229,7 +229,7 @@ def test_what_else_sets_the_offsets_comes_first(offsets: Offsets) -> None:
 
     offsets.admin.delete_groups([backfill_group(group)])
     offsets.admin.set_offsets(group, {place: CommittedOffset(0, f"{RESET_MARK} {{}}")})
-    assert "was begun and not finished" in offsets.set("--to", "end", "--yes").output
+    assert "was started and not finished" in offsets.set("--to", "end", "--yes").output
 
 
 def test_a_time_leads_to_its_first_record(offsets: Offsets) -> None:

@@ -180,13 +180,13 @@ def test_what_cannot_be_meant_is_refused(topics: Topics, tmp_path: Path) -> None
     counting = Counting(topics, tmp_path, "exactly_once_v2")
     app = ("--app", f"{counting.file}:app")
     counting.write("a", "b")
-    assert "has no offset of" in counting.skip(counting.lines, 0, 0, *app, "--yes").output
+    assert "has no usable offset of" in counting.skip(counting.lines, 0, 0, *app, "--yes").output
     with live(counting.app.topology, counting.settings) as running:
         running.wait(lambda: counting.result() == {"a": 1, "b": 1}, what="both")
         counting.write("c")
         running.wait(lambda: "c" in counting.result(), what="the third")
         done = counting.skip(counting.lines, 0, 3, *app, "--dry-run")
-        assert "has no record at offset 3, and none behind it" in done.output
+        assert "has no record at offset 3, and no later record exists" in done.output
         done = counting.skip(counting.lines, 0, 3, *app, "--yes")
         assert "stop all its workers" in done.output
         assert "has no record" not in done.output

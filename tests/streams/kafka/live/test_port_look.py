@@ -144,13 +144,29 @@ def test_brokers_are_known_with_tls_and_without(broker: str, secured: DevBroker)
 @pytest.mark.parametrize(
     ("kind", "protocol", "said"),
     [
-        ("web server", "PLAINTEXT", "a web server answers, no Kafka broker; correct bootstrap.ser"),
-        ("web server", "SSL", "a web server answers, no Kafka broker; correct bootstrap.servers"),
-        ("http", "PLAINTEXT", "a web server answers, no Kafka broker; correct bootstrap.servers"),
-        ("ssh", "PLAINTEXT", "what answers is no Kafka broker; correct bootstrap.servers"),
-        ("tls", "PLAINTEXT", "TLS is spoken; set security.protocol to SSL or SASL_SSL"),
-        ("silent", "PLAINTEXT", "connections are taken and nothing is said; see that a Kafka brok"),
-        ("closes", "PLAINTEXT", "connections are taken and closed; it may expect another security"),
+        (
+            "web server",
+            "PLAINTEXT",
+            "a web server answers, not a Kafka broker; correct bootstra",
+        ),
+        (
+            "web server",
+            "SSL",
+            "a web server answers, not a Kafka broker; correct bootstrap.",
+        ),
+        (
+            "http",
+            "PLAINTEXT",
+            "a web server answers, not a Kafka broker; correct bootstrap.",
+        ),
+        ("ssh", "PLAINTEXT", "the server is not a Kafka broker; correct bootstrap.servers"),
+        ("tls", "PLAINTEXT", "the server uses TLS; set security.protocol to SSL or SASL_SSL"),
+        ("silent", "PLAINTEXT", "connections are accepted and nothing is sent; check that a Kafka"),
+        (
+            "closes",
+            "PLAINTEXT",
+            "connections are accepted and closed; it may expect another secur",
+        ),
     ],
 )
 def test_a_command_says_what_was_seen(kind: str, protocol: str, said: str) -> None:
@@ -169,8 +185,8 @@ def test_an_application_that_waits_says_what_was_seen() -> None:
         with pytest.raises(StopRequestedError):
             contact.reach(lambda: any(entry["event"] == waits for entry in logs))
     (event,) = [entry for entry in logs if entry["event"] == waits]
-    assert event["reason"] == f"at {address} connections are taken and nothing is said"
-    assert "does not hang" in event["advice"]
+    assert event["reason"] == f"at {address} connections are accepted and nothing is sent"
+    assert "responds" in event["advice"]
 
 
 def test_a_broker_without_tls_says_so_to_one_who_expects_it(broker: str) -> None:
@@ -180,7 +196,9 @@ def test_a_broker_without_tls_says_so_to_one_who_expects_it(broker: str) -> None
 
 def test_a_broker_with_tls_says_so_to_one_who_expects_none(secured: DevBroker) -> None:
     wanted = {**secured.settings(), "security.protocol": "PLAINTEXT"}
-    with pytest.raises(FatalClientError, match=r"TLS is spoken; set security[.]protocol to SSL"):
+    with pytest.raises(
+        FatalClientError, match=r"the server uses TLS; set security[.]protocol"
+    ):
         reach(wanted, within_s=1)
 
 
@@ -214,7 +232,10 @@ def test_an_answer_of_no_broker_is_not_told_as_a_large_one() -> None:
         "increase receive.message.max.bytes (after 5ms in state APIVERSION_QUERY)"
     )
     assert failure is not None
-    assert (failure.kind, failure.reason) == ("stranger", "a web server answers, no Kafka broker")
+    assert (failure.kind, failure.reason) == (
+        "stranger",
+        "a web server answers, not a Kafka broker",
+    )
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from headrace.streams.errors import (
     MissingTopicError,
 )
 from headrace.streams.kafka.admin import LiveAdmin
-from headrace.streams.kafka.protocols import AdminClient, NewTopic, TopicFacts, TopicPartition
+from headrace.streams.kafka.protocols import NewTopic, TopicFacts, TopicPartition
 from headrace.streams.plan.topic_plan import (
     ChangelogTopic,
     RepartitionTopic,
@@ -41,7 +41,7 @@ def config(bootstrap: str) -> StreamsConfig:
 
 
 def prepare(
-    admin: AdminClient,
+    admin: LiveAdmin,
     subs: list[SubTopologyTopics],
     topic_configs: Mapping[str, str] | None = None,
 ) -> dict[str, TopicFacts]:
@@ -174,7 +174,7 @@ def test_topics_that_vanish_while_running_are_noticed(admin: LiveAdmin, topics: 
     with pytest.raises(MisconfiguredTopicError, match=f"{app}-changelog were deleted while"):
         recheck_topics(admin, subs, before)
     prepare(admin, subs)
-    with pytest.raises(MisconfiguredTopicError, match="were deleted and created anew while"):
+    with pytest.raises(MisconfiguredTopicError, match="were deleted and re-created while"):
         recheck_topics(admin, subs, before)
     delete(topics, source)
     with pytest.raises(MissingTopicError):

@@ -124,7 +124,7 @@ def test_a_changelog_that_was_created_anew_does_not_replace_the_local_rows(
     topics.create_named(counting.changelog, config={"cleanup.policy": "compact"})
     kafka.write(topics.bootstrap, counting.input, [(b"key-0", b"x"), (b"key-1", b"x")])
     with (
-        pytest.raises(ChangelogLostError, match="new ones of the same names"),
+        pytest.raises(ChangelogLostError, match="new topics of the same names"),
         counting.run() as app,
     ):
         app.wait_processed(2)
