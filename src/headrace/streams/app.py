@@ -72,9 +72,6 @@ if TYPE_CHECKING:
     from headrace.streams.queries.queries import Queries
 
 
-# Signals that request a stop of the process.
-
-
 @contextmanager
 def on_signals(stop: Callable[[], None]) -> Iterator[None]:
     """Call `stop` on SIGTERM and SIGINT; do nothing in a thread other than the main thread."""

@@ -20,7 +20,7 @@ def feed(*arguments: str) -> Any:
 def test_a_pattern_that_matches_nothing_is_an_error(tmp_path: Path) -> None:
     found = feed("--files", f"{tmp_path}/*.jsonl")
     assert found.exit_code == 1, found.output
-    assert f"Error: no file matches {tmp_path}/*.jsonl; look at the pattern" in found.stderr
+    assert f"Error: no file matches {tmp_path}/*.jsonl. Correct the pattern" in found.stderr
     assert "--follow" in found.stderr
 
 

@@ -132,7 +132,7 @@ def test_what_was_written_wrong_is_said(run: Any, arguments: list[str], said: st
 def test_a_line_that_is_none_is_named_by_its_file_and_number(run: Any) -> None:
     done = run(FAILS, **{"in": "1\n{\n"})
     assert done.exit_code != 0
-    assert "in.jsonl, line 2: is no JSON" in done.stderr
+    assert "in.jsonl, line 2: is not JSON" in done.stderr
     assert "Traceback" not in done.stderr
 
 

@@ -256,7 +256,7 @@ def test_the_command_asks_an_application_that_runs(hosts: Hosts, tmp_path: Path)
     assert len(run("export", "counts", *where).stdout.splitlines()) == 20
     text = run("list", *where).output
     assert "0,1" in next(line for line in text.splitlines() if line.startswith("counts"))
-    assert "say --app MODULE:APP, or where it serves: --url URL" in run("list").stderr
+    assert "--app or --url is required, and not both." in run("list").stderr
     assert "there are: counts" in run("get", "count", "k", *where).stderr
     found = run("scan", "counts", "--prefix", "k", "--reverse", *where)
     assert "a prefix goes with neither" in found.stderr

@@ -203,7 +203,7 @@ def test_the_command_follows_an_application_that_runs(scene: Scene) -> None:
     found = watched("counts", "k01", "--max", "1", "--from", position, *url)
     assert json.loads(found.stdout)["value"] == 2
     for arguments, said in (
-        (("counts",), "say --app MODULE:APP, or where it serves: --url URL"),
+        (("counts",), "--app or --url is required, and not both."),
         (("none", *url), "there are: counts, sessions, windows"),
         (
             ("counts", "--from", "0:99999", *url),

@@ -70,7 +70,7 @@ def test_a_line_is_what_a_producer_would_write(serde: Serde[Any], line: str, mea
 @pytest.mark.parametrize(
     ("serde", "line", "said"),
     [
-        (serdes.json, "{", "is no JSON"),
+        (serdes.json, "{", "is not JSON"),
         (serdes.long, '"seven"', "serde long"),
         (serdes.long, '{"a": 12}', "serde long"),
         (serdes.double, '{"a": 12}', "serde double"),
@@ -81,7 +81,7 @@ def test_a_line_is_what_a_producer_would_write(serde: Serde[Any], line: str, mea
         (serdes.json, '{"value": 1, "timestamp": -5}', "timestamp is -5"),
         (serdes.json, '{"value": 1, "timestamp": true}', "timestamp is True"),
         (serdes.json, '{"value": 1, "partition": "x"}', "partition is 'x'"),
-        (serdes.json, '{"value": 1, "headers": 7}', "headers are neither"),
+        (serdes.json, '{"value": 1, "headers": 7}', "headers must be an object or pairs"),
         (serdes.json, '{"value": 1, "key": 7}', "the key does not suit"),
     ],
 )

@@ -357,8 +357,8 @@ def backfill(
 ) -> None:
     """Run an application over history on Spark, and hand the result over to it.
 
-    MODULE:APP is as for `headrace run`. The application must not run meanwhile; its next start
-    continues after the last record that was read.
+    The application must not run meanwhile. Its next start continues after the last record that was
+    read.
     """
     options["id"] = id_
     with said_errors(code_of):

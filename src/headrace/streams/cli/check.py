@@ -55,8 +55,6 @@ def check(target: str, strict: bool, deployed: bool, settings: dict[str, Any]) -
 
     With --deployed, say instead what the topology would do to the state and the topics of the
     version that started last; the exit code is 1 if it would not start. Nothing is changed.
-
-    MODULE:APP is what `headrace run` takes.
     """
     with said_errors():
         app = load(target, settings, needs_cluster=deployed)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -16,69 +17,53 @@ from headrace.streams.supervisor.control_socket import ControlError, find_runnin
 from headrace.streams.supervisor.supervisor import WORKERS_MAX
 
 
-def _which(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that select a `headrace run` process; settings may select it, too."""
-    for option in (
-        settings_option,
-        click.option("--process", type=int, metavar="PID", help="The process of `headrace run`, "
-                     "where several run one application here."),
-        click.option("--state-dir", type=click.Path(path_type=Path), metavar="DIRECTORY",
-                     help="Where its state is, over its setting state.dir."),
-        click.option("--application", metavar="ID", help="Its application.id, where several "
-                     "applications run here."),
-    ):  # fmt: skip
-        command = option(command)
-    return command
+def _asks_process(command: Callable[..., dict[str, object]]) -> Callable[..., None]:
+    """Add the options that select a `headrace run`, and send the command's result to it."""
 
+    @click.option("--application", metavar="ID", help="The application.id, if several run here.")
+    @click.option("--state-dir", type=click.Path(path_type=Path), metavar="DIRECTORY",
+                  help="The setting state.dir.")  # fmt: skip
+    @click.option("--process", type=int, metavar="PID",
+                  help="Process ID of `headrace run`, if several run here.")  # fmt: skip
+    @settings_option
+    @wraps(command)
+    def asks(
+        application: str | None,
+        state_dir: Path | None,
+        process: int | None,
+        settings: dict[str, Any],
+        **others: Any,
+    ) -> None:
+        base = state_dir or settings.get("state.dir") or user_state_dir(os.environ)
+        application = application or settings.get("application.id")
+        try:
+            found = find_running(Path(base), application=application, process=process)
+            click.echo(found.ask(command(**others)))
+        except ControlError as error:
+            raise click.ClickException(str(error)) from error
 
-def _ask(
-    request: dict[str, object],
-    settings: Mapping[str, Any],
-    application: str | None,
-    state_dir: Path | None,
-    process: int | None,
-) -> None:
-    base = state_dir or settings.get("state.dir") or user_state_dir(os.environ)
-    try:
-        found = find_running(
-            Path(base), application=application or settings.get("application.id"), process=process
-        )
-        click.echo(found.ask(request))
-    except ControlError as error:
-        raise click.ClickException(str(error)) from error
+    return asks
 
 
 @click.command()
 @click.argument("workers", type=click.IntRange(1, WORKERS_MAX))
-@_which
-def scale(
-    workers: int,
-    settings: dict[str, Any],
-    application: str | None,
-    state_dir: Path | None,
-    process: int | None,
-) -> None:
-    """Have WORKERS worker processes in a `headrace run` of this host that runs already.
+@_asks_process
+def scale(workers: int) -> dict[str, object]:
+    """Set the number of worker processes of a running `headrace run` to WORKERS.
 
-    New ones join the group. Those that are too many commit, close, and leave it, whatever on.stop
-    says, and the others get their tasks. Workers that crash are started again as before.
+    New workers join the group. Surplus workers commit, close and leave the group regardless of
+    on.stop, and the other workers get their tasks. Crashed workers are restarted as before.
     """
-    _ask({"scale": workers}, settings, application, state_dir, process)
+    return {"scale": workers}
 
 
 @click.command()
 @click.argument("level", type=click.Choice(logs.LEVELS))
-@_which
-def log_level(
-    level: str,
-    settings: dict[str, Any],
-    application: str | None,
-    state_dir: Path | None,
-    process: int | None,
-) -> None:
-    """Log from LEVEL on in a `headrace run` of this host that runs already.
+@_asks_process
+def log_level(level: str) -> dict[str, object]:
+    """Set the log level of a running `headrace run` to LEVEL.
 
-    It holds for its workers, those that are started later too, until it ends. What debug adds to
-    info is what the Kafka clients say of themselves: nothing for as long as all is well.
+    It applies to current and later workers until the application ends. The level debug adds the log
+    of the Kafka clients, which is often empty.
     """
-    _ask({"log_level": level}, settings, application, state_dir, process)
+    return {"log_level": level}

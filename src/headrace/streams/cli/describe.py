@@ -30,8 +30,6 @@ def describe(
     fold of a grouped stream whether partial results go to its repartition topic, or why not. With
     --code, print the source that each sub-topology becomes. All is as the application's settings
     have it, and those given here over them. No broker is asked.
-
-    MODULE:APP is what `headrace run` takes.
     """
     if code + mermaid + svg > 1:
         raise click.UsageError("--code, --mermaid and --svg are forms of one thing: choose one")

@@ -139,9 +139,6 @@ if __name__ == "__main__":
     main()
 
 
-# The commands that `headrace dev` runs in parallel, each in its own process.
-
-
 class Child:
     """Process of a command whose output is passed on line by line.
 
@@ -230,9 +227,6 @@ def _on_leash(leash: int, *arguments: str) -> list[str]:
 def _without_settings(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the environment without settings, which `headrace dev` passes in a file."""
     return {name: text for name, text in environ.items() if not name.startswith("HEADRACE_")}
-
-
-# The dashboard of the application, served on this machine only.
 
 
 PORT = 8080
@@ -341,8 +335,6 @@ def dev(
     makes the topics that the application reads and writes, runs it in one worker, and prints what
     it writes. A page shows it at work and answers what is in its stores. A mistake is shown, and
     the next save is tried. Ctrl-C ends all of it; the data stay.
-
-    MODULE:APP is what `headrace run` takes.
     """
     with ExitStack() as stack:
         stack.enter_context(_terminated_as_interrupted())

@@ -14,6 +14,7 @@ from headrace.streams.cli.options import said_errors, settings_option
 from headrace.streams.config.secrets import over
 
 if TYPE_CHECKING:
+    from headrace.streams.connectors.files import Files
     from headrace.streams.connectors.source import Source
 
 _DEFAULTS = {"bootstrap.servers": "localhost:9092"}
@@ -58,21 +59,27 @@ def feed(
     killed at any moment, it goes on from there. A value is the row as JSON.
     """
     from headrace.streams.connectors.feed import Feed
+    from headrace.streams.connectors.files import Files
 
+    if (files is None) == (sql is None):
+        raise click.UsageError("--files or --sql is required, and not both.")
+    if sql is not None and rewritten:
+        raise click.UsageError("--rewritten requires --files.")
     stop = threading.Event()
+    source: Source
     with said_errors():
-        source = _source(
-            files,
-            sql,
-            connect,
-            column,
-            key,
-            timestamp,
-            grows=not complete,
-            skip_bad=skip_bad,
-            rewritten=rewritten,
-            follow=follow,
-        )
+        if files is None:
+            source = _query(sql, connect, column, key=key, timestamp=timestamp)
+        else:
+            source = found = Files(
+                files,
+                key=key,
+                timestamp=timestamp,
+                grows=not complete,
+                skip_bad=skip_bad,
+                rewritten=rewritten,
+            )
+            _require_files(files, found, follow=follow)
         made = Feed(
             source,
             topic=topic,
@@ -104,44 +111,29 @@ def _report_waiting(waiting: Mapping[str, str]) -> None:
             )
 
 
-def _source(
-    files: str | None,
+def _query(
     sql: str | None,
     connect: str | None,
     column: str | None,
+    *,
     key: str | None,
     timestamp: str | None,
-    *,
-    grows: bool,
-    skip_bad: bool,
-    rewritten: bool,
-    follow: bool,
 ) -> Source:
-    from headrace.streams.connectors.files import Files
     from headrace.streams.connectors.query import Query
-    from headrace.streams.connectors.source import SourceError
     from headrace.streams.supervisor.app_loader import load_function
 
-    if (files is None) == (sql is None):
-        raise click.UsageError("give --files or --sql, one of both")
-    if files is not None:
-        found = Files(
-            files,
-            key=key,
-            timestamp=timestamp,
-            grows=grows,
-            skip_bad=skip_bad,
-            rewritten=rewritten,
-        )
-        if not found.paths():
-            if not follow:
-                raise SourceError(
-                    f"no file matches {files}; look at the pattern, or wait for files by --follow"
-                )
-            click.echo(f"No file matches {files} now; it waits for one that does", err=True)
-        return found
-    if rewritten:
-        raise click.UsageError("--rewritten is for --files")
     if connect is None or column is None or sql is None:
-        raise click.UsageError("--sql wants --connect MODULE:FUNCTION and --column NAME")
+        raise click.UsageError("--sql requires --connect and --column.")
     return Query(load_function(connect), sql, column, key=key, timestamp=timestamp)
+
+
+def _require_files(pattern: str, files: Files, *, follow: bool) -> None:
+    from headrace.streams.connectors.source import SourceError
+
+    if files.paths():
+        return
+    if not follow:
+        raise SourceError(
+            f"no file matches {pattern}. Correct the pattern, or wait for files with --follow."
+        )
+    click.echo(f"No file matches {pattern} yet. Waiting for a file.", err=True)

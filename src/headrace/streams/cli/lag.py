@@ -28,9 +28,6 @@ if TYPE_CHECKING:
     from headrace.streams.kafka.protocols import Member
 
 
-# Messages about missing input topics.
-
-
 def said_missing(found: Overview) -> Iterator[str]:
     for name in found.missing:
         yet = " yet; the next start makes it" if name in found.unmade else ""
@@ -90,8 +87,6 @@ def lag(
     transactions are offsets too. Topics between sub-topologies are inputs of the second one.
 
     Where a topic that it reads does not exist the exit code is 4, whatever the lag of the others.
-
-    MODULE:APP is what `headrace run` takes.
     """
     with said_errors():
         found = looking(target, settings)()
@@ -115,8 +110,6 @@ def tasks(target: str, *, as_json: bool, settings: dict[str, Any]) -> None:
     """Show the tasks of an application, which worker has each, and how far it is behind.
 
     Where a topic that it reads does not exist the exit code is 4.
-
-    MODULE:APP is what `headrace run` takes.
     """
     with said_errors():
         found = looking(target, settings)()

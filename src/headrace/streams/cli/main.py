@@ -17,9 +17,6 @@ import click
 from headrace.streams.cli.options import columns, said_errors, show
 from headrace.streams.supervisor.exit_codes import TABLE
 
-# The commands `headrace settings` and `headrace exit-codes`: reference documentation.
-
-
 _MARKS = re.compile(r"\[([^]]*)\]\([^)]*\)")
 
 
@@ -57,84 +54,31 @@ GROUP: Final = "headrace.commands"
 """Entry point group of further click commands; the entry point's name is the command's name."""
 
 _COMMANDS: Final = {
-    "broker": ("headrace.streams.devbroker.commands:broker", "Run a real Kafka on this machine."),
-    "changelog": ("headrace.streams.cli.offsets:changelog", "Write changelogs that are gone."),
-    "check": (
-        "headrace.streams.cli.check:check",
-        "Find what an upgrade of an application would trip over.",
-    ),
-    "describe": (
-        "headrace.streams.cli.describe:describe",
-        "Show what an application computes, as text, code or a picture.",
-    ),
-    "dev": (
-        "headrace.streams.cli.dev:dev",
-        "Run an application while it is written, started again with each save.",
-    ),
-    "exit-codes": (
-        "headrace.streams.cli.main:exit_codes",
-        "Show what exit codes mean.",
-    ),
-    "feed": (
-        "headrace.streams.cli.feed:feed",
-        "Write rows of files or of a database to a topic, each of them once.",
-    ),
-    "lag": ("headrace.streams.cli.lag:lag", "Show how far an application is behind."),
-    "log-level": (
-        "headrace.streams.cli.control:log_level",
-        "Change what a running `headrace run` logs.",
-    ),
-    "mirror": (
-        "headrace.streams.cli.mirror:mirror",
-        "Copy topics of one cluster to another, each record once, and move groups there.",
-    ),
-    "offsets": (
-        "headrace.streams.cli.offsets:offsets",
-        "Show where an application's inputs stand, and set them.",
-    ),
-    "reset": (
-        "headrace.streams.cli.offsets:reset",
-        "Take a stopped application back to a beginning.",
-    ),
-    "rights": (
-        "headrace.streams.cli.rights:rights",
-        "Say which rights an application needs, and grant them.",
-    ),
-    "run": ("headrace.streams.cli.run:run", "Run an application in worker processes."),
-    "scale": (
-        "headrace.streams.cli.control:scale",
-        "Change how many workers a running `headrace run` has.",
-    ),
-    "settings": (
-        "headrace.streams.cli.main:settings",
-        "Show settings, and what they mean.",
-    ),
-    "skip": (
-        "headrace.streams.cli.offsets:skip",
-        "Leave out a record that an application cannot process.",
-    ),
-    "store": (
-        "headrace.streams.cli.stores:store",
-        "Read the stores of an application, running or not.",
-    ),
-    "tasks": ("headrace.streams.cli.lag:tasks", "Show which worker has which task."),
-    "top": (
-        "headrace.streams.cli.top:top",
-        "Show how an application goes on, in a table that is refreshed.",
-    ),
-    "topics": (
-        "headrace.streams.cli.topics:topics",
-        "Make topics, look into them, and write to them.",
-    ),
-    "transactions": (
-        "headrace.streams.cli.transactions:transactions",
-        "Find transactions that never end, and end them.",
-    ),
-    "try": (
-        "headrace.streams.cli.try_app:try_app",
-        "Run an application on files, without Kafka.",
-    ),
+    "broker": ("devbroker.commands:broker", "Run a Kafka broker on this machine."),
+    "changelog": ("cli.offsets:changelog", "Restore lost changelogs."),
+    "check": ("cli.check:check", "Find problems of an upgrade in advance."),
+    "describe": ("cli.describe:describe", "Print a topology as text, code or a picture."),
+    "dev": ("cli.dev:dev", "Run an application and restart it on each save."),
+    "exit-codes": ("cli.main:exit_codes", "Print the exit codes."),
+    "feed": ("cli.feed:feed", "Write rows of files or of a database to a topic."),
+    "lag": ("cli.lag:lag", "Print the lag of an application."),
+    "log-level": ("cli.control:log_level", "Change the log level of a running application."),
+    "mirror": ("cli.mirror:mirror", "Copy topics and groups to another cluster."),
+    "offsets": ("cli.offsets:offsets", "Print or set committed offsets."),
+    "reset": ("cli.offsets:reset", "Reset a stopped application."),
+    "rights": ("cli.rights:rights", "Print or grant the ACLs of an application."),
+    "run": ("cli.run:run", "Run an application in worker processes."),
+    "scale": ("cli.control:scale", "Change the number of running workers."),
+    "settings": ("cli.main:settings", "Print the settings and their meaning."),
+    "skip": ("cli.offsets:skip", "Skip a record that cannot be processed."),
+    "store": ("cli.stores:store", "Read the stores of an application."),
+    "tasks": ("cli.lag:tasks", "Print the tasks and their workers."),
+    "top": ("cli.top:top", "Monitor an application in a live table."),
+    "topics": ("cli.topics:topics", "Create, inspect and write topics."),
+    "transactions": ("cli.transactions:transactions", "Find and abort hanging transactions."),
+    "try": ("cli.try_app:try_app", "Run an application on files, without Kafka."),
 }
+"""Location in `headrace.streams`, and summary."""
 
 
 class _LazyGroup(click.Group):
@@ -146,7 +90,9 @@ class _LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name in _COMMANDS:
             module, _, attribute = _COMMANDS[cmd_name][0].partition(":")
-            return _as_command(cmd_name, getattr(import_module(module), attribute))
+            return _as_command(
+                cmd_name, getattr(import_module(f"headrace.streams.{module}"), attribute)
+            )
         own = super().get_command(ctx, cmd_name)
         if own is not None or cmd_name not in _offered():
             return own

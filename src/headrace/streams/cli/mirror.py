@@ -6,12 +6,14 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from functools import wraps
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
-from headrace.streams.cli.options import confirm, read_settings, said_errors
+from headrace.streams.cli.options import Consent, consent_options, read_settings, said_errors
 from headrace.streams.config.environment import CONFIG, PREFIX, settings_of
 from headrace.streams.config.secrets import guarded, over
 from headrace.streams.config.settings import Given
@@ -20,36 +22,55 @@ from headrace.streams.errors import ConfigError
 # Settings of the two clusters, in order of precedence: --set, the environment, a file for each.
 
 
-_Command = TypeVar("_Command", bound=Callable[..., Any])
 _SIDES = ("from", "to")
 
 
-def sides_options(command: _Command) -> _Command:
+@dataclass(frozen=True, slots=True)
+class Sides:
+    """Options of the two clusters, which are checked when they are used."""
+
+    source_file: Path | None
+    target_file: Path | None
+    named: str | None
+    name: str | None
+    given: tuple[str, ...]
+
+    @property
+    def names(self) -> tuple[str, str]:
+        return names_of(self.source_file, self.target_file, self.named)
+
+    @property
+    def mirror(self) -> str:
+        return self.name or "-to-".join(self.names)
+
+    def settings(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        assert self.source_file is not None
+        assert self.target_file is not None
+        return settings_of_sides(self.source_file, self.target_file, self.given)
+
+
+def sides_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options of the two clusters; the command gets `Sides`."""
     file = click.Path(exists=True, dir_okay=False, path_type=Path)
-    source = click.option(
-        "--from", "source_file", type=file, metavar="FILE", help="TOML with the source's settings."
-    )
-    target = click.option(
-        "--to", "target_file", type=file, metavar="FILE", help="TOML with the target's settings."
-    )
-    named = click.option(
-        "--names",
-        "named",
-        metavar="SOURCE,TARGET",
-        help="What the clusters are called.  [default: the names of the files]",
-    )
-    name = click.option(
-        "--name", help="Of the mirror, the same each time.  [default: SOURCE-to-TARGET]"
-    )
-    single = click.option(
-        "--set",
-        "given",
-        multiple=True,
-        metavar="SIDE.NAME=VALUE",
-        help="Set a setting of a side, such as from.bootstrap.servers=..., over its file and over "
-        "variables such as HEADRACE_TO_SASL_PASSWORD; may be repeated.",
-    )
-    return source(target(named(name(single(command)))))
+
+    @click.option("--from", "source_file", type=file, metavar="FILE",
+                  help="TOML file with the settings of the source.")  # fmt: skip
+    @click.option("--to", "target_file", type=file, metavar="FILE",
+                  help="TOML file with the settings of the target.")  # fmt: skip
+    @click.option("--names", "named", metavar="SOURCE,TARGET",
+                  help="Names of the clusters.  [default: the names of the files]")  # fmt: skip
+    @click.option("--name", help="Name of the mirror, the same each time.  "
+                  "[default: SOURCE-to-TARGET]")  # fmt: skip
+    @click.option("--set", "given", multiple=True, metavar="SIDE.NAME=VALUE",
+                  help="A setting of a side, such as from.bootstrap.servers=..., which overrides "
+                  "its file and variables such as HEADRACE_TO_SASL_PASSWORD; may be "
+                  "repeated.")  # fmt: skip
+    @wraps(command)
+    def given(*positional: Any, **options: Any) -> Any:
+        own = {one.name: options.pop(one.name) for one in fields(Sides)}
+        return command(*positional, sides=Sides(**own), **options)
+
+    return given
 
 
 def names_of(source: Path | None, target: Path | None, named: str | None) -> tuple[str, str]:
@@ -108,9 +129,6 @@ def _of_environment(environ: Mapping[str, str]) -> dict[str, Given]:
     return found
 
 
-# The command `headrace mirror offsets`.
-
-
 @click.command()
 @click.argument("group")
 @sides_options
@@ -120,38 +138,30 @@ def _of_environment(environ: Mapping[str, str]) -> dict[str, Given]:
     is_flag=True,
     help="The source is gone: take what the mirror has noted of the group (--groups).",
 )
-@click.option("--dry-run", is_flag=True, help="Say what would be set, and end.")
-@click.option("--yes", is_flag=True, help="Do it without a question.")
+@consent_options
 def offsets(
     group: str,
-    source_file: Path | None,
-    target_file: Path | None,
-    named: str | None,
-    name: str | None,
-    given: tuple[str, ...],
+    sides: Sides,
     back: bool,
     last_known: bool,
-    dry_run: bool,
-    yes: bool,
+    consent: Consent,
 ) -> None:
     """Move a stopped group's offsets to the target cluster.
 
     --from, --to and --name are those of the mirror, with --back too. What would be set is printed
     first. The group must have no members on either cluster.
     """
-    names = names_of(source_file, target_file, named)
-    assert source_file is not None
-    assert target_file is not None
+    names = sides.names
     if back and last_known:
         raise click.UsageError("--last-known is for a source that is gone, and --back goes there")
     from headrace.streams.kafka.connectivity import reach
-    from headrace.streams.mirror.mirror import config_of, side_of, sides
+    from headrace.streams.mirror import mirror as mirrors
     from headrace.streams.mirror.move import Mover
 
-    mirror = name or "-to-".join(names)
+    mirror = sides.mirror
     with said_errors():
-        settings = settings_of_sides(source_file, target_file, given)
-        configs = config_of(mirror, settings[0]), config_of(mirror, settings[1])
+        settings = sides.settings()
+        configs = mirrors.config_of(mirror, settings[0]), mirrors.config_of(mirror, settings[1])
         for config in configs[1:] if last_known else configs:
             reach(config.admin_config())
         timeout_s = configs[1].task_timeout_ms / 1000
@@ -159,21 +169,17 @@ def offsets(
             mover = Mover(
                 mirror,
                 None,
-                side_of(configs[1], names[1], timeout_s=timeout_s),
+                mirrors.side_of(configs[1], names[1], timeout_s=timeout_s),
                 source_name=names[0],
                 back=back,
             )
         else:
-            both = sides(configs, names, timeout_s=timeout_s)
+            both = mirrors.sides(configs, names, timeout_s=timeout_s)
             mover = Mover(mirror, *both, source_name=names[0], back=back)
         plan = mover.plan(group)
         click.echo("\n".join(plan.lines()))
-        if dry_run:
-            click.echo("Nothing was set (--dry-run).")
+        if not consent.is_given(plan.offsets):
             return
-        plan.offsets()
-        if not yes:
-            confirm()
         mover.carry_out(plan)
         click.echo(f"Done. The group {group} goes on at {plan.target}.")
 
@@ -213,11 +219,7 @@ def offsets(
 @click.pass_context
 def mirror(
     context: click.Context,
-    source_file: Path | None,
-    target_file: Path | None,
-    named: str | None,
-    name: str | None,
-    given: tuple[str, ...],
+    sides: Sides,
     topics: tuple[str, ...],
     rename: str,
     replication_factor: int | None,
@@ -233,16 +235,14 @@ def mirror(
     """
     if context.invoked_subcommand is not None:
         return
-    names = names_of(source_file, target_file, named)
-    assert source_file is not None
-    assert target_file is not None
+    names = sides.names
     from headrace.streams.mirror.mirror import Mirror
 
     stop = threading.Event()
     with said_errors():
-        settings = settings_of_sides(source_file, target_file, given)
+        settings = sides.settings()
         made = Mirror(
-            name=name or "-to-".join(names),
+            name=sides.mirror,
             source=settings[0],
             target=settings[1],
             topics=topics,

@@ -34,7 +34,8 @@ from headrace.streams.cli.known_topics import Known, admin_of
 from headrace.streams.cli.lag import require_topics
 from headrace.streams.cli.options import (
     WHERE,
-    confirm,
+    Consent,
+    consent_options,
     load,
     said_errors,
     settings_option,
@@ -54,9 +55,6 @@ if TYPE_CHECKING:
     from headrace.streams.app import KafkaStreams
 
 
-# The command `headrace changelog restore-from-local`: rewrite lost changelogs.
-
-
 @click.group()
 def changelog() -> None:
     """Write changelogs that are gone."""
@@ -64,18 +62,15 @@ def changelog() -> None:
 
 @changelog.command()
 @target_argument
-@click.option("--dry-run", is_flag=True, help="Say what would be done, and end.")
-@click.option("--yes", is_flag=True, help="Do it without a question.")
+@consent_options
 @state_dir_option
 @settings_option
-def restore_from_local(target: str, dry_run: bool, yes: bool, settings: dict[str, str]) -> None:
+def restore_from_local(target: str, consent: Consent, settings: dict[str, str]) -> None:
     """Write changelogs again from the rows on this host.
 
     For changelogs that were deleted while the group has offsets: the application refuses to start
     then, as its state would begin empty. What would be done is always printed first. The exit code
     is 1 while rows of other hosts are still to be written.
-
-    MODULE:APP is what `headrace run` takes.
     """
     with said_errors():
         app = load(target, settings)
@@ -95,22 +90,13 @@ def restore_from_local(target: str, dry_run: bool, yes: bool, settings: dict[str
         )
         plan = work.plan()
         click.echo("\n".join(_changelog_lines(plan)))
-        if not plan.tasks:
+        if not plan.tasks or not consent.is_given(lambda: refuse_members(plan.group, plan.members)):
             return
-        if dry_run:
-            click.echo("Nothing was done (--dry-run).")
-            return
-        refuse_members(plan.group, plan.members)
-        if not yes:
-            confirm()
         work.carry_out(plan)
         if plan.elsewhere:
             click.echo("Done here. The application cannot be started yet.")
             sys.exit(1)
         click.echo("Done. The application can be started.")
-
-
-# The command `headrace reset`: print the plan of a reset, and carry it out if confirmed.
 
 
 @click.command()
@@ -136,8 +122,7 @@ def restore_from_local(target: str, dry_run: bool, yes: bool, settings: dict[str
     is_flag=True,
     help="Delete topics too that are called like internal ones and are not of this topology.",
 )
-@click.option("--dry-run", is_flag=True, help="Say what would be done, and end.")
-@click.option("--yes", is_flag=True, help="Do it without a question.")
+@consent_options
 @state_dir_option
 @settings_option
 def reset(
@@ -145,16 +130,13 @@ def reset(
     aim: OffsetTarget,
     inputs: tuple[str, ...],
     all_internal: bool,
-    dry_run: bool,
-    yes: bool,
+    consent: Consent,
     settings: dict[str, Any],
 ) -> None:
     """Take a stopped application back to a beginning.
 
     Sets the offsets of its inputs, deletes its repartition topics and changelogs, and removes its
     state on this host. What would be done is always printed first.
-
-    MODULE:APP is what `headrace run` takes.
     """
     with said_errors():
         app = load(target, settings)
@@ -170,20 +152,15 @@ def reset(
         def look() -> ResetPlan:
             return work.plan(aim, inputs=inputs, all_internal=all_internal)
 
+        def check() -> None:
+            refuse_members(plan.group, plan.members)
+            refuse_backfill(plan.group, plan.backfill)
+
         plan = look()
         click.echo("\n".join(_reset_lines(plan)))
-        if dry_run:
-            click.echo("Nothing was done (--dry-run).")
-            return
-        refuse_members(plan.group, plan.members)
-        refuse_backfill(plan.group, plan.backfill)
-        if not yes:
-            confirm()
-        work.carry_out(plan, look)
-        click.echo("Done. The application can be started.")
-
-
-# The command `headrace skip`: skip a record that an application cannot process.
+        if consent.is_given(check):
+            work.carry_out(plan, look)
+            click.echo("Done. The application can be started.")
 
 
 @click.command()
@@ -194,8 +171,7 @@ def reset(
     "--app", "target", metavar="MODULE:APP", required=True, help="The application that stopped."
 )
 @click.option("--show", is_flag=True, help="Print the record itself, too.")
-@click.option("--dry-run", is_flag=True, help="Say what would be left out, and end.")
-@click.option("--yes", is_flag=True, help="Do it without a question.")
+@consent_options
 @settings_option
 def skip(
     topic: str,
@@ -203,8 +179,7 @@ def skip(
     offset: int,
     target: str,
     show: bool,
-    dry_run: bool,
-    yes: bool,
+    consent: Consent,
     settings: dict[str, Any],
 ) -> None:
     """Leave out a record that a stopped application cannot process.
@@ -231,7 +206,7 @@ def skip(
             message = first(tp, begin)
             return None if message is None else message.offset()
 
-        if not dry_run:
+        if not consent.dry_run:
             standing = work.look()
             refuse_members(standing.group, standing.members)
         with _refused_alike():
@@ -248,15 +223,11 @@ def skip(
             form = known.form(tp.topic, None, None)
             click.echo(f"  {line_of(message, form, frozenset(FIELDS))}")
         click.echo(f"Offset of the group {plan.found.group}:\n  {plan}")
-        if dry_run:
-            click.echo("Nothing was set (--dry-run).")
-            return
-        refuse_members(plan.found.group, plan.found.members)
-        if not yes:
-            confirm()
-        carry_out_skip(work, plan, plan_skip(work, tp, offset, first_from))
-        reader.close()
-        click.echo("Done. The application can be started.")
+        found = plan.found
+        if consent.is_given(lambda: refuse_members(found.group, found.members)):
+            carry_out_skip(work, plan, plan_skip(work, tp, offset, first_from))
+            reader.close()
+            click.echo("Done. The application can be started.")
 
 
 def _said_of_partial(app: KafkaStreams, message: Message) -> str | None:
@@ -303,8 +274,6 @@ def list_offsets(target: str, settings: dict[str, Any]) -> None:
     """Print committed and end offsets of each input partition.
 
     Where a topic that it reads does not exist the exit code is 4.
-
-    MODULE:APP is what `headrace run` takes.
     """
     with said_errors():
         work = _work(target, settings)
@@ -384,8 +353,7 @@ def _named(
     is_flag=True,
     help="Under exactly-once: records that were not processed may be left out.",
 )
-@click.option("--dry-run", is_flag=True, help="Say what would be set, and end.")
-@click.option("--yes", is_flag=True, help="Do it without a question.")
+@consent_options
 @settings_option
 def set_offsets(
     target: str,
@@ -395,16 +363,13 @@ def set_offsets(
     file: Path | None,
     process_again: bool,
     leave_out: bool,
-    dry_run: bool,
-    yes: bool,
+    consent: Consent,
     settings: dict[str, Any],
 ) -> None:
     """Set offsets of a stopped application's inputs; its state stays as it is.
 
     What would be set is always printed first, with what follows from it. Under exactly-once, moves
     that count records twice or never are refused without the option that asks for that.
-
-    MODULE:APP is what `headrace run` takes.
     """
     if partitions:
         if len(topics) != 1 or any(topics.values()):
@@ -425,12 +390,8 @@ def set_offsets(
 
         plan = work.plan(choose)
         click.echo("\n".join(lines(plan)))
-        if dry_run:
-            click.echo("Nothing was set (--dry-run).")
+        if not consent.is_given(lambda: _refuse(plan, again=process_again, left_out=leave_out)):
             return
-        _refuse(plan, again=process_again, left_out=leave_out)
-        if not yes:
-            confirm()
         shown = {move.input.place: OffsetTarget("offset", move.target) for move in plan.moves}
         work.carry_out(plan, lambda: work.plan(lambda _: shown))
         click.echo(f"Done. {_next_step(plan)}")

@@ -9,7 +9,9 @@ import time
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -26,9 +28,6 @@ from headrace.topology.errors import RegistryError, TopologyError
 
 if TYPE_CHECKING:
     from headrace.streams.app import KafkaStreams
-
-
-# Tables and JSON documents that several commands print.
 
 
 _WIDE = 1 << 20
@@ -161,7 +160,14 @@ def _of_file(path: Path | None) -> Given:
 
 _NO_CLUSTER = {"application.id": "application", "bootstrap.servers": "localhost:9092"}
 """Default settings of commands that connect to no broker."""
-target_argument = click.argument("target", metavar="MODULE:APP")
+
+
+def target_argument(command: _Command) -> _Command:
+    """Add the argument MODULE:APP, with a sentence about it in the help."""
+    command.__doc__ = f"{command.__doc__}\n    MODULE:APP is what `headrace run` takes.\n"
+    return click.argument("target", metavar="MODULE:APP")(command)
+
+
 state_dir_option = click.option(
     "--state-dir",
     metavar="DIRECTORY",
@@ -276,10 +282,46 @@ def where(_: click.Context, __: click.Parameter, text: str | None) -> OffsetTarg
     return OffsetTarget("time", max(0, round(instant.timestamp() * 1000)))
 
 
-def confirm() -> None:
+def confirm(*, yes: bool) -> None:
+    """Ask for confirmation, unless the option --yes was given."""
+    if yes:
+        return
     if not sys.stdin.isatty():
-        raise click.ClickException("nothing was done; run it again with --yes to do it")
+        raise click.ClickException("nothing was done. Run it again with --yes to do it.")
     click.confirm("Do this?", abort=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Consent:
+    """Options of a command that prints a plan before it carries it out."""
+
+    dry_run: bool
+    yes: bool
+
+    def is_given(self, check: Callable[[], object] = lambda: None) -> bool:
+        """Return whether to carry out the plan: if confirmed, and not after a dry run.
+
+        Args:
+            check: called before the question; raises if the plan must not be carried out.
+        """
+        if self.dry_run:
+            click.echo("Nothing was done (--dry-run).")
+            return False
+        check()
+        confirm(yes=self.yes)
+        return True
+
+
+def consent_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add --dry-run and --yes; the command gets a `Consent`."""
+
+    @click.option("--dry-run", is_flag=True, help="Print the plan and exit.")
+    @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+    @wraps(command)
+    def given(*, dry_run: bool, yes: bool, **others: Any) -> Any:
+        return command(consent=Consent(dry_run, yes), **others)
+
+    return given
 
 
 @contextmanager

@@ -33,12 +33,16 @@ _FIELDS = frozenset({"key", "value", "timestamp", "headers", "partition"}) | _PA
 Headers = tuple[tuple[str, bytes | None], ...]
 
 
+class _ReasonError(Exception):
+    """Reason why a line is not a valid record."""
+
+
 class LineError(StreamsError):
     """Line that is not a valid record of its topic; the message contains the line and the reason.
 
     Example:
-        >>> print(LineError("orders.jsonl", 17, "is no JSON"))
-        orders.jsonl, line 17: is no JSON
+        >>> print(LineError("orders.jsonl", 17, "is not JSON"))
+        orders.jsonl, line 17: is not JSON
     """
 
     def __init__(self, file: str, number: int, reason: str) -> None:
@@ -83,10 +87,9 @@ def read_records(
             text = text.removeprefix("\ufeff")  # byte order mark
         if text.strip():
             try:
-                text.encode()
-            except UnicodeEncodeError as error:
-                raise LineError(file, number, "is not UTF-8; convert the file") from error
-            yield _record(text, number, file, key, value)
+                yield _record(text, number, key=key, value=value)
+            except _ReasonError as error:
+                raise LineError(file, number, str(error)) from error.__cause__
 
 
 @contextmanager
@@ -107,25 +110,28 @@ def text_of(stream: IO[bytes]) -> IO[str]:
     return io.TextIOWrapper(stream, encoding="utf-8", errors="surrogateescape")
 
 
-def _record(text: str, number: int, file: str, key: Serde[Any], value: Serde[Any]) -> LineRecord:
+def _record(text: str, number: int, *, key: Serde[Any], value: Serde[Any]) -> LineRecord:
     try:
+        text.encode()
         document = json.loads(text, parse_constant=_refuse_constant)
+    except UnicodeEncodeError as error:
+        raise _ReasonError("is not UTF-8. Convert the file") from error
     except RecursionError as error:
-        raise LineError(file, number, "is nested too deeply; make it flat") from error
+        raise _ReasonError("is nested too deeply. Make it flat") from error
     except ValueError as error:
         if value is string_serde:
             return LineRecord(number, None, text.encode())
-        raise LineError(file, number, f"is no JSON: {error}") from error
+        raise _ReasonError(f"is not JSON: {error}") from error
     if not _is_record(document):
         whole = text if value is string_serde else document
-        return LineRecord(number, None, _part(whole, value, "value", file, number))
+        return LineRecord(number, None, _part(whole, value, "value"))
     return LineRecord(
         number,
-        _part(document.get("key"), key, "key", file, number),
-        _part(document["value"], value, "value", file, number),
-        _timestamp(document.get("timestamp"), file, number),
-        _partition(document.get("partition"), file, number),
-        _headers(document.get("headers"), file, number),
+        _part(document.get("key"), key, "key"),
+        _part(document["value"], value, "value"),
+        timestamp=_timestamp(document.get("timestamp")),
+        partition=_partition(document.get("partition")),
+        headers=_headers(document.get("headers")),
     )
 
 
@@ -137,21 +143,20 @@ def _is_record(document: object) -> bool:
     return isinstance(document, dict) and "value" in document and document.keys() <= _FIELDS
 
 
-def _part(document: Any, serde: Serde[Any], name: str, file: str, number: int) -> bytes | None:
+def _part(document: Any, serde: Serde[Any], name: str) -> bytes | None:
     if document is None:
         return None
     try:
         return to_bytes(document, serde)
     except RecursionError as error:
-        raise LineError(file, number, f"the {name} is nested too deeply; make it flat") from error
+        raise _ReasonError(f"the {name} is nested too deeply. Make it flat") from error
     except SerdeError as error:
-        reason = (
+        raise _ReasonError(
             f"the {name} does not suit the topic's serde {serde.name}: {error}; or correct the line"
-        )
-        raise LineError(file, number, reason) from error
+        ) from error
 
 
-def _timestamp(found: object, file: str, number: int) -> int | None:
+def _timestamp(found: object) -> int | None:
     if found is None or (isinstance(found, int) and not isinstance(found, bool) and found >= 0):
         return found
     try:
@@ -160,21 +165,19 @@ def _timestamp(found: object, file: str, number: int) -> int | None:
             return round((time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp() * 1000)
     except ValueError:
         pass
-    raise LineError(
-        file,
-        number,
-        f"timestamp is {found!r}; write milliseconds since 1970, or a time such as "
-        '"2026-01-31T09:00:00Z"',
+    raise _ReasonError(
+        f"timestamp is {found!r}. Write milliseconds since 1970, or a time such as "
+        '"2026-01-31T09:00:00Z"'
     )
 
 
-def _partition(found: object, file: str, number: int) -> int | None:
+def _partition(found: object) -> int | None:
     if found is None or (isinstance(found, int) and not isinstance(found, bool) and found >= 0):
         return found
-    raise LineError(file, number, f"partition is {found!r}; write a number from 0")
+    raise _ReasonError(f"partition is {found!r}. Write a number from 0")
 
 
-def _headers(found: object, file: str, number: int) -> Headers:
+def _headers(found: object) -> Headers:
     pairs: Any = found.items() if isinstance(found, dict) else (found or [])
     try:
         return tuple(
@@ -182,8 +185,9 @@ def _headers(found: object, file: str, number: int) -> Headers:
             for name, text in pairs
         )
     except (SerdeError, TypeError, ValueError) as error:
-        reason = 'headers are neither an object nor pairs such as [["name", "text"]]'
-        raise LineError(file, number, reason) from error
+        raise _ReasonError(
+            'headers must be an object or pairs such as [["name", "text"]]'
+        ) from error
 
 
 def _header_name(found: object) -> str:

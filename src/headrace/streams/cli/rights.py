@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from headrace.streams.cli.known_topics import Known
-from headrace.streams.cli.options import confirm, said_errors, settings_option
+from headrace.streams.cli.options import confirm, said_errors, settings_option, target_argument
 from headrace.streams.devbroker.errors import DevBrokerError
 from headrace.streams.devbroker.users import Users
 from headrace.streams.errors import FatalClientError
@@ -15,7 +15,7 @@ from headrace.streams.kafka.acls import Right, of_application
 
 
 @click.command()
-@click.argument("target", metavar="MODULE:APP")
+@target_argument
 @click.option("--user", required=True, metavar="NAME", help="Who runs it, without User: in front.")
 @click.option("--grant", is_flag=True, help="Grant them, as the user of the settings given here.")
 @click.option("--revoke", is_flag=True, help="Take them away, likewise.")
@@ -29,8 +29,6 @@ def rights(
     They are for the topics that the application reads and writes, and for what it is itself.
     Topics that functions or handlers choose while it runs are not among them. Rights that the user
     has already stay. For --grant and --revoke, give the settings of an administrator.
-
-    MODULE:APP is what `headrace run` takes.
     """
     if grant and revoke:
         raise click.UsageError("--grant and --revoke are opposites: choose one")
@@ -42,8 +40,7 @@ def rights(
         if not (grant or revoke):
             return
         admin = {name: text for name, text in known.reach().items() if name != "client.id"}
-        if not yes:
-            confirm()
+        confirm(yes=yes)
         try:
             users = Users(admin)
             (users.grant if grant else users.revoke)(user, needed)

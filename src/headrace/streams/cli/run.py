@@ -21,7 +21,7 @@ import click
 
 from headrace.state.log import get_logger
 from headrace.streams import logs
-from headrace.streams.cli.options import again, settings_option, target_argument
+from headrace.streams.cli.options import again, settings_option
 from headrace.streams.cli.store_sources import LoadedQueries
 from headrace.streams.config.secrets import over
 from headrace.streams.config.settings import given_by, origins_of
@@ -150,7 +150,7 @@ def _own_address(family: socket.AddressFamily) -> str:
 
 
 @click.command()
-@target_argument
+@click.argument("target", metavar="MODULE:APP")
 @click.option(
     "--workers",
     type=click.IntRange(1, WORKERS_MAX),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
@@ -69,9 +69,6 @@ class LoadedQueries:
             return self._queries
 
 
-# Sources of the rows that `headrace store` prints.
-
-
 Document = dict[str, Any]
 _TIMEOUT_S = 10.0
 _PAGE_ROWS = 1_000
@@ -120,14 +117,6 @@ def _said_errors() -> Iterator[None]:
             raise
 
 
-@contextmanager
-def queries_of(target: str, settings: dict[str, Any], state_dir: Path | None) -> Iterator[Queries]:
-    if state_dir is not None:
-        settings = over(settings, given_by({"state.dir": str(state_dir)}, "--state-dir"))
-    with _said_errors(), LoadedQueries(target, settings)() as queries:
-        yield queries
-
-
 class JsonRowSource(Protocol):
     """Source of rows as JSON documents."""
 
@@ -163,38 +152,34 @@ class Where:
 
     @contextmanager
     def opened(self) -> Iterator[JsonRowSource]:
-        self._require_one()
-        with _said_errors():
-            age = self._age()
-            if self.url is not None:
-                yield _Served(self._asker(self.url), self.max_age)
-                return
-            assert self.target is not None
-            with queries_of(self.target, self.settings, self.state_dir) as queries:
-                yield _LocalRows(queries, age)
+        from headrace.streams.client.asker import Asker
+
+        age = self._age()
+        with self.followed() as source:
+            if isinstance(source, Asker):
+                yield _Served(source, self.max_age)
+            else:
+                yield _LocalRows(source, age)
 
     @contextmanager
     def followed(self) -> Iterator[Queries | Asker]:
-        self._require_one()
-        with _said_errors():
-            if self.url is not None:
-                asker = self._asker(self.url)
-                try:
-                    yield asker
-                finally:
-                    asker.close()
-                return
-            assert self.target is not None
-            with queries_of(self.target, self.settings, self.state_dir) as queries:
-                yield queries
-
-    def _require_one(self) -> None:
         if (self.target is None) == (self.url is None):
-            raise click.UsageError("say --app MODULE:APP, or where it serves: --url URL")
+            raise click.UsageError("--app or --url is required, and not both.")
         if self.token_file is not None and self.url is None:
-            raise click.UsageError("--http-token-file goes with --url")
-        if self.url is not None and (self.state_dir is not None):
-            raise click.UsageError("--state-dir goes with --app")
+            raise click.UsageError("--http-token-file requires --url.")
+        if self.state_dir is not None and self.url is not None:
+            raise click.UsageError("--state-dir requires --app.")
+        with _said_errors():
+            if self.target is not None:
+                settings = self.settings
+                if self.state_dir is not None:
+                    given = given_by({"state.dir": str(self.state_dir)}, "--state-dir")
+                    settings = over(settings, given)
+                with LoadedQueries(self.target, settings)() as queries:
+                    yield queries
+                return
+            with closing(self._asker(str(self.url))) as asker:
+                yield asker
 
     def _age(self) -> timedelta | None:
         try:

@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from dataclasses import fields
 from functools import wraps
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -18,13 +19,9 @@ from headrace.streams.cli.options import columns, json_option, settings_option, 
 from headrace.streams.cli.store_sources import Document, ScanRange, Where
 
 if TYPE_CHECKING:
-    from headrace.streams.cli.store_sources import Where
     from headrace.streams.client.asker import Asker
     from headrace.streams.client.changes import Changes
     from headrace.streams.queries.queries import Queries
-
-
-# Arguments that begin with a minus and a digit are keys, not options.
 
 
 _NUMBER = re.compile(r"-[0-9.][0-9.eE+-]*")
@@ -48,10 +45,8 @@ class TakesNegativeKeys(click.Command):
         return left
 
 
-# The options of `headrace store` that select the source of rows.
-
-
-def _takes_place(command: Callable[..., Any]) -> Callable[..., Any]:
+def takes_application(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that select the source of rows; the command gets a `Where`."""
 
     @click.option("--app", "target", metavar="MODULE:APP",
                   help="The application, whose files on this host are read.")  # fmt: skip
@@ -62,31 +57,13 @@ def _takes_place(command: Callable[..., Any]) -> Callable[..., Any]:
                   help="With --url: holds the token that it wants.")  # fmt: skip
     @click.option("--state-dir", type=click.Path(file_okay=False, path_type=Path),
                   help="Where its state is, over its setting state.dir.")  # fmt: skip
+    @settings_option
     @wraps(command)
-    def given(
-        target: str | None,
-        url: str | None,
-        token_file: Path | None,
-        state_dir: Path | None,
-        settings: dict[str, Any],
-        max_age: str | None = None,
-        **others: Any,
-    ) -> Any:
-        where = Where(
-            target=target,
-            url=url,
-            token_file=token_file,
-            state_dir=state_dir,
-            max_age=max_age,
-            settings=settings,
-        )
-        return command(where=where, **others)
+    def given(**options: Any) -> Any:
+        own = {one.name: options.pop(one.name) for one in fields(Where) if one.name in options}
+        return command(where=Where(**own), **options)
 
     return given
-
-
-def takes_application(command: Callable[..., Any]) -> Callable[..., Any]:
-    return _takes_place(settings_option(command))
 
 
 def takes_where(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -94,10 +71,7 @@ def takes_where(command: Callable[..., Any]) -> Callable[..., Any]:
                             help="Refuse rows that may lack changes of a longer time, such as 10s "
                             "or 24h. Unless given, what a task that moved away has left behind for "
                             "more than a minute is refused.")  # fmt: skip
-    return _takes_place(with_age(settings_option(command)))
-
-
-# The command `headrace store watch`: the changes of a store as they are committed.
+    return with_age(takes_application(command))
 
 
 @click.command(cls=TakesNegativeKeys)
@@ -397,9 +371,4 @@ def _shown(document: Any) -> str:
     return json.dumps(document)
 
 
-# The command group `headrace store`.
-
-
 store.add_command(watch)
-
-__all__ = ["store"]

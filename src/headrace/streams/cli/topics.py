@@ -201,9 +201,6 @@ def _partition_counts(client: Any) -> dict[str, int]:
     return {name: len(topic.partitions) for name, topic in found.items()}
 
 
-# The commands `headrace topics list` and `headrace topics describe`.
-
-
 _KAFKA_S = "__"
 
 
@@ -324,9 +321,6 @@ def _described(known: Known, admin: GroupAdmin, full: str) -> dict[str, Any]:
         for tp, one in zip(tps, layout, strict=True)
     ]
     return found
-
-
-# The command `headrace topics produce`: records from lines of files or of standard input.
 
 
 Producer = PlainProducer | TransactionalProducer

@@ -14,8 +14,9 @@ from headrace.streams.admin.reset import local_errors, locked_state, refuse_memb
 from headrace.streams.app import KafkaStreams
 from headrace.streams.cli.known_topics import Known
 from headrace.streams.cli.options import (
+    Consent,
     columns,
-    confirm,
+    consent_options,
     load,
     said_errors,
     settings_option,
@@ -53,8 +54,6 @@ def list_open(target: str, topics: tuple[str, ...], settings: dict[str, Any]) ->
     An application that runs has open transactions all the time, and topics that others write may
     have some of theirs. Those of a worker that was killed end by themselves, a minute later at most
     unless producer.transaction.timeout.ms says otherwise. What stays longer has lost its end.
-
-    MODULE:APP is what `headrace run` takes.
     """
     with said_errors():
         _Look(load(target, settings), topics).show()
@@ -71,16 +70,14 @@ def list_open(target: str, topics: tuple[str, ...], settings: dict[str, Any]) ->
     help="End what this one left, which is `worker` in its log; may be repeated.  [default: all "
     "that state.dir of this host knows]",
 )
-@click.option("--dry-run", is_flag=True, help="Say what would be done, and end.")
-@click.option("--yes", is_flag=True, help="Do it without a question.")
+@consent_options
 @state_dir_option
 @settings_option
 def abort(
     target: str,
     topics: tuple[str, ...],
     workers: tuple[str, ...],
-    dry_run: bool,
-    yes: bool,
+    consent: Consent,
     settings: dict[str, Any],
 ) -> None:
     """Abort open transactions of a stopped application.
@@ -89,8 +86,6 @@ def abort(
     application's partitions that is held back, and is aborted with it. Whoever reads committed
     records sees nothing of that. Where something is ended, tasks' state on this host is removed, as
     it may hold what is aborted, and restored at the next start.
-
-    MODULE:APP is what `headrace run` takes.
     """
     with said_errors():
         app = load(target, settings)
@@ -110,12 +105,9 @@ def abort(
         click.echo(f"To be aborted: what was left open by {', '.join(names)}")
         click.echo("Local state to remove on this host:")
         click.echo("\n".join(f"  {path}" for path in tasks) or "  none")
-        if dry_run:
-            click.echo("Nothing was done (--dry-run).")
+        group = config.application_id
+        if not consent.is_given(lambda: refuse_members(group, look.cluster.members(group))):
             return
-        refuse_members(config.application_id, look.cluster.members(config.application_id))
-        if not yes:
-            confirm()
         with locked_state(config.state_dir, config.application_id) as held:
             left = _end(look, names)
             for one in held if left.is_less_than(found) else ():

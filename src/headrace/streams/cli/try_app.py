@@ -94,8 +94,6 @@ def try_app(
     {"base64": "/w=="} stands for bytes that no serde has made. What comes out is printed in the
     same form. All input is there before the application begins, as when it reads topics from their
     beginnings; each key comes out once, unless --each asks for every update.
-
-    MODULE:APP is what `headrace run` takes.
     """
     with said_errors():
         from headrace.streams.testing.driver import TopologyTestDriver

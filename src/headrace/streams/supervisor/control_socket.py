@@ -152,9 +152,6 @@ def _wish(line: bytes) -> Wish:
     raise ValueError("this version of headrace does not know what is asked of it")
 
 
-# Client: finds a running `headrace run`, and sends it requests.
-
-
 class ControlError(StreamsError):
     """Request to a running application that failed; the message contains the reason."""
 

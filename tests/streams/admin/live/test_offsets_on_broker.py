@@ -203,7 +203,7 @@ def test_a_topic_made_anew_is_read_behind_the_state(offsets: Offsets, topics: To
     ("arguments", "said"),
     [
         (["--to", "end"], "nothing was done; run it again with --yes"),
-        (["--to", "end", "--dry-run", "--yes"], "Nothing was set (--dry-run)"),
+        (["--to", "end", "--dry-run", "--yes"], "Nothing was done (--dry-run)"),
         (["--to", "1000", "--yes"], "and no 1000; nothing was set"),
         (["--to", "soon"], "'soon' is neither beginning nor end"),
         (["--partition", "7", "--to", "0"], "has the partitions 0 to 1, and no 7"),

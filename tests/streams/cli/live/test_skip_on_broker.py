@@ -205,7 +205,7 @@ def test_what_cannot_be_meant_is_refused(topics: Topics, tmp_path: Path) -> None
     done = counting.skip(counting.lines, 0, 3, *app, "--dry-run", "--show")
     assert '"value":"p0ison"' in done.output
     assert "No step of the application gets it, whichever of them has failed at it." in done.output
-    assert "Nothing was set (--dry-run)." in done.output
+    assert "Nothing was done (--dry-run)." in done.output
     assert "run it again with --yes" in counting.skip(counting.lines, 0, 3, *app).output
     assert counting.stands_at() == (3, [])
     done = counting.skip(*counting.partial_count(7), *app, "--dry-run")
