@@ -139,7 +139,7 @@ def level_number(level: str) -> int:
 
 
 LEVEL_SAID = "events of level {level} and above are logged"
-DEBUG_IS = "debug adds what the Kafka clients say of themselves, often nothing."
+DEBUG_IS = "debug adds the log of the Kafka clients, which is often empty."
 _WRAPPERS = {level: structlog.make_filtering_bound_logger(level_number(level)) for level in LEVELS}
 """Wrapper class of each level; `set_level` changes only configurations with one of them."""
 

@@ -29,11 +29,10 @@ if TYPE_CHECKING:
     from headrace.streams.kafka.group_admin import GroupAdmin
 
 _WHY = """\
-Such a name has a number that counts the steps of the program. When a step is added or removed in
-front of it, it gets another number: its state begins empty, and what is in its repartition topic is
-not read to the end. Give names to all of them at once, as a named store takes no number. A name
-that is new begins empty too; to keep what a deployed application has, give each the very name that
-is printed here."""
+Such a name contains a number that counts the operators of the program. It changes if an operator is
+added or removed upstream: then the state starts empty, and the rest of the repartition topic is not
+read. Name all stores and repartition topics. A new name starts empty, too; to keep deployed state,
+use the names that are printed here."""
 
 _FASTEST = (
     "stream.time is fastest, so windows and joins after it may drop records of a backlog as late. "
@@ -43,18 +42,19 @@ _FASTEST = (
 
 @click.command()
 @target_argument
-@click.option("--strict", is_flag=True, help="End with exit code 1 if anything is to be named.")
-@click.option("--deployed", is_flag=True, help="Compare with what is deployed on the cluster.")
+@click.option("--strict", is_flag=True, help="Exit with code 1 if a name is missing.")
+@click.option("--deployed", is_flag=True, help="Compare with the deployed topology.")
 @settings_option
 def check(target: str, strict: bool, deployed: bool, settings: dict[str, Any]) -> None:
-    """List the stores and repartition topics of an application that have no name of their own.
+    """Find problems of an upgrade in advance.
 
-    And the keys that are written with a serde that nobody named behind one that is named, and
-    those that may be other bytes than the keys that they meet. And, as a note, the steps whose
-    calls to the outside are made one by one.
+    It lists the stores and repartition topics without a name, keys that are written with a serde
+    that is not set although the serde upstream is, keys that may not match the keys that they are
+    joined with, and, as notes, operators that call external services one by one.
 
-    With --deployed, say instead what the topology would do to the state and the topics of the
-    version that started last; the exit code is 1 if it would not start. Nothing is changed.
+    With --deployed, it prints the effect of the topology on the state and the topics of the
+    version that started last. The exit code is 1 if the topology would be refused. Nothing is
+    changed.
     """
     with said_errors():
         app = load(target, settings, needs_cluster=deployed)
@@ -76,7 +76,7 @@ def check(target: str, strict: bool, deployed: bool, settings: dict[str, Any]) -
 
 def _say_unnamed(steps: list[Unnamed]) -> None:
     if not steps:
-        click.echo("Every store and every repartition topic has a name of its own.")
+        click.echo("All stores and repartition topics are named.")
         return
     for unnamed in steps:
         click.echo(str(unnamed))
@@ -101,9 +101,9 @@ def _compare(app: KafkaStreams) -> int:
     before = deployed.read()
     if before is None:
         click.echo(
-            f"The cluster has no description of {config.application_id}: it has not run yet, was "
-            "reset, has been stopped for longer than the brokers keep offsets, or the topic that "
-            "it reads first was deleted, and the description with it."
+            f"The cluster has no description of {config.application_id}. The application has not "
+            "run, was reset or was stopped for longer than the brokers keep offsets, or its first "
+            "input topic was deleted."
         )
     found = []
     if before is not None:
@@ -126,12 +126,12 @@ def _compare(app: KafkaStreams) -> int:
         click.echo(f"Note: {_note(**event)}")
     if before is not None and any(change.refused for change in found):
         code = change_code(before, deployed.present)
-        click.echo(f"To start all the same and lose that: topology.change.accept={code}")
+        click.echo(f"To accept the loss and start: topology.change.accept={code}")
     if not refused:
         but = ", but see the notes" if log.events else ""
-        click.echo(f"The application can be started on what is deployed{but}.")
+        click.echo(f"The application can be started{but}.")
         if before is not None:
-            click.echo("What its functions do is not compared.")
+            click.echo("The code of functions is not compared.")
     return 1 if refused else 0
 
 

@@ -17,22 +17,21 @@ if TYPE_CHECKING:
 
 @click.command()
 @target_argument
-@click.option("--code", is_flag=True, help="The Python source that runs.")
-@click.option("--mermaid", is_flag=True, help="A flowchart for Markdown pages.")
-@click.option("--svg", is_flag=True, help="A picture, to be kept in a file.")
+@click.option("--code", is_flag=True, help="Print the generated Python source.")
+@click.option("--mermaid", is_flag=True, help="Print a flowchart for Markdown pages.")
+@click.option("--svg", is_flag=True, help="Print an SVG image.")
 @settings_option
 def describe(
     target: str, *, code: bool, mermaid: bool, svg: bool, settings: dict[str, Any]
 ) -> None:
-    """Print the sub-topologies of an application, their steps, topics and stores.
+    """Print the sub-topologies of an application with operators, topics and stores.
 
-    The text is the one that Kafka Streams prints for the same topology. Below it stands for each
-    fold of a grouped stream whether partial results go to its repartition topic, or why not. With
-    --code, print the source that each sub-topology becomes. All is as the application's settings
-    have it, and those given here over them. No broker is asked.
+    The text is the same that Kafka Streams prints for the topology. Below, each aggregation of a
+    grouped stream states whether partial aggregates are written to its repartition topic, or why
+    not. The settings of the application and of this command apply. No broker is contacted.
     """
     if code + mermaid + svg > 1:
-        raise click.UsageError("--code, --mermaid and --svg are forms of one thing: choose one")
+        raise click.UsageError("--code, --mermaid and --svg exclude each other.")
     with said_errors():
         app = load(target, settings, needs_cluster=False)
         topology = optimized(app.topology, app.config)

@@ -290,35 +290,18 @@ _READY_S = 15.0
 
 @click.command()
 @target_argument
-@click.option(
-    "--partitions",
-    type=click.IntRange(min=1),
-    help="Of the topics that are made; without it, those that exist may have any.  [default: 4]",
-)
-@click.option(
-    "--dir",
-    "directory",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=Path(".headrace", "broker"),
-    show_default=True,
-    help="Where the data of the broker live.",
-)
-@click.option(
-    "--port",
-    type=click.IntRange(0, 65_000),
-    default=9092,
-    show_default=True,
-    help="Where the broker listens; 0: a free one.",
-)
-@click.option(
-    "--http",
-    "http_port",
-    type=click.IntRange(0, 65_535),
-    metavar="PORT",
-    help="Where the page is, on this machine; 0: a free port.  "
-    "[default: 8080, or one that is free]",
-)
-@click.option("--open", "opens", is_flag=True, help="Show the page in a browser.")
+@click.option("--partitions", type=click.IntRange(min=1),
+              help="Partitions of new topics; without it, existing topics may have any number.  "
+              "[default: 4]")  # fmt: skip
+@click.option("--dir", "directory", type=click.Path(path_type=Path, file_okay=False),
+              default=Path(".headrace", "broker"), show_default=True,
+              help="Data directory of the broker.")  # fmt: skip
+@click.option("--port", type=click.IntRange(0, 65_000), default=9092, show_default=True,
+              help="Port of the broker; 0 for a free port.")  # fmt: skip
+@click.option("--http", "http_port", type=click.IntRange(0, 65_535), metavar="PORT",
+              help="Port of the dashboard; 0 for a free port.  "
+              "[default: 8080, or a free port]")  # fmt: skip
+@click.option("--open", "opens", is_flag=True, help="Open the dashboard in a browser.")
 @settings_option
 def dev(
     target: str,
@@ -329,12 +312,12 @@ def dev(
     opens: bool,
     settings: dict[str, Any],
 ) -> None:
-    """Run an application while it is written: started again whenever a file is saved.
+    """Run an application and restart it on each save.
 
-    Starts a Kafka on this machine unless --bootstrap-servers, the environment or a file names one,
-    makes the topics that the application reads and writes, runs it in one worker, and prints what
-    it writes. A page shows it at work and answers what is in its stores. A mistake is shown, and
-    the next save is tried. Ctrl-C ends all of it; the data stay.
+    It starts a Kafka broker on this machine unless --bootstrap-servers, the environment or a file
+    names a cluster. Then it creates the topics of the application, runs it in a worker, and
+    prints its output. A dashboard shows the progress and answers queries of the stores. Ctrl-C
+    stops everything; the data is kept.
     """
     with ExitStack() as stack:
         stack.enter_context(_terminated_as_interrupted())

@@ -21,22 +21,20 @@ _DEFAULTS = {"bootstrap.servers": "localhost:9092"}
 
 
 @click.command()
-@click.option("--files", metavar="PATTERN", help="Such as 'clicks/*.jsonl'; .csv, .parquet too.")
-@click.option("--sql", metavar="SELECT", help="Without ORDER BY; wants --connect and --column.")
+@click.option("--files", metavar="PATTERN", help="Files, such as 'clicks/*.jsonl', .csv, .parquet.")
+@click.option("--sql", metavar="SELECT", help="Query without ORDER BY.")
 @click.option(
-    "--connect",
-    metavar="MODULE:FUNCTION",
-    help="What returns a connection (DB-API); FILE.py:FUNCTION too.",
+    "--connect", metavar="MODULE:FUNCTION", help="Function that returns a DB-API connection."
 )
-@click.option("--column", metavar="NAME", help="The column of the query that increases.")
-@click.option("--to", "topic", required=True, metavar="TOPIC", help="The topic to write to.")
-@click.option("--name", help="Of the feed, the same each time.  [default: feed-TOPIC]")
-@click.option("--key", metavar="FIELD", help="The field that is the key, as text.")
-@click.option("--timestamp", metavar="FIELD", help="The field that is the time.")
-@click.option("--follow", is_flag=True, help="Go on with what comes, until Ctrl-C.")
-@click.option("--complete", is_flag=True, help="Files grow no more: the last line needs no end.")
-@click.option("--skip-bad", is_flag=True, help="Leave out rows that cannot be read or written.")
-@click.option("--rewritten", is_flag=True, help="Read a file again that was written again.")
+@click.option("--column", metavar="NAME", help="Increasing column of the query.")
+@click.option("--to", "topic", required=True, metavar="TOPIC", help="Topic to write to.")
+@click.option("--name", help="Name of the feed, the same each time.  [default: feed-TOPIC]")
+@click.option("--key", metavar="FIELD", help="Field to use as the key, as text.")
+@click.option("--timestamp", metavar="FIELD", help="Field to use as the timestamp.")
+@click.option("--follow", is_flag=True, help="Continue with new rows until Ctrl-C.")
+@click.option("--complete", is_flag=True, help="Read the last line without a line end.")
+@click.option("--skip-bad", is_flag=True, help="Skip rows that cannot be read or written.")
+@click.option("--rewritten", is_flag=True, help="Read files again that were written again.")
 @settings_option
 def feed(
     files: str | None,
@@ -53,10 +51,10 @@ def feed(
     rewritten: bool,
     settings: dict[str, Any],
 ) -> None:
-    """Write the rows of files or of a database to a topic, each of them once.
+    """Write rows of files or of a database to a topic, each row once.
 
-    How far it is goes into the topic NAME-positions, in the transaction of the rows: stopped or
-    killed at any moment, it goes on from there. A value is the row as JSON.
+    The position is written to the topic NAME-positions, in the transaction of the rows: after a
+    stop or a crash, the feed continues from there. A value is the row as JSON.
     """
     from headrace.streams.connectors.feed import Feed
     from headrace.streams.connectors.files import Files
@@ -90,7 +88,7 @@ def feed(
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: stop.set())
         rows = made.run(follow=follow, stop=stop, every=timedelta(seconds=1))
-    left_out = f"; {made.skipped} left out, see rows_skipped in the log" if made.skipped else ""
+    left_out = f"; {made.skipped} skipped, see rows_skipped in the log" if made.skipped else ""
     click.echo(f"Written: {topic} ({rows} row{'' if rows == 1 else 's'}{left_out})")
     if not follow:
         with said_errors():
@@ -106,9 +104,7 @@ def _report_waiting(waiting: Mapping[str, str]) -> None:
         click.echo(f"Not read yet: {reason}", err=True)
     for reason in waiting.values():
         if OPEN_QUOTE in reason:
-            raise SourceError(
-                f"{reason}; correct the row, or leave it out with --complete --skip-bad"
-            )
+            raise SourceError(f"{reason}. Correct the row, or skip it with --complete --skip-bad.")
 
 
 def _query(

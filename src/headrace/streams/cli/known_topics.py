@@ -28,14 +28,14 @@ _NEAR_MAX = 3
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 app_option = click.option(
-    "--app", "target", metavar="MODULE:APP", help="The application whose topics these are."
+    "--app", "target", metavar="MODULE:APP", help="The application of these topics."
 )
 
 
 def serde_options(command: _Command) -> _Command:
     names = click.Choice(list(SERDES))
-    key = click.option("--key", "key", type=names, help="What keys are.  [default: string]")
-    value = click.option("--value", type=names, help="What values are.  [default: string]")
+    key = click.option("--key", "key", type=names, help="Serde of keys.  [default: string]")
+    value = click.option("--value", type=names, help="Serde of values.  [default: string]")
     return key(value(command))
 
 
@@ -80,8 +80,8 @@ class Known:
             reach(config)
         except FatalClientError as error:
             raise FatalClientError(
-                f"{error}; name another cluster with --bootstrap-servers, or start one: headrace "
-                "broker start"
+                f"{error}. Set --bootstrap-servers to another cluster, or start a local broker: "
+                "headrace broker start"
             ) from error
         return config
 
@@ -108,7 +108,7 @@ class Known:
             return name
         meant = [full for full in self.names.internal if name in self._short(full)]
         if len(meant) > 1:
-            raise click.UsageError(f"{name} may be {' or '.join(meant)}; write the whole name")
+            raise click.UsageError(f"{name} may be {' or '.join(meant)}. Use the full name.")
         if meant:
             return meant[0]
         short = [self._short(full)[-1] for full in self.names.internal]
@@ -161,15 +161,13 @@ def _tables(app: KafkaStreams) -> frozenset[str]:
 def _refuse_unknown(name: str, application: str, known: Iterable[str]) -> None:
     candidates = list(dict.fromkeys(known))
     near = nearest(name, candidates)
-    meant = f"did you mean {near}?" if near else f"those are: {', '.join(candidates)}."
+    meant = f"Did you mean {near}?" if near else f"Its topics are {', '.join(candidates)}."
     # Some commands require an application.
     context = click.get_current_context(silent=True)
     parameters = context.command.params if context is not None else []
     is_free = any(p.name == "target" and not p.required for p in parameters)
-    more = " Without --app it may be any topic." if is_free else ""
-    raise click.UsageError(
-        f"{name} is no topic that {application} reads, writes or keeps; {meant}{more}"
-    )
+    more = " Without --app, any topic is allowed." if is_free else ""
+    raise click.UsageError(f"{name} is not a topic of {application}. {meant}{more}")
 
 
 def nearest(name: str, candidates: Iterable[str]) -> str:

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 def said_missing(found: Overview) -> Iterator[str]:
     for name in found.missing:
-        yet = " yet; the next start makes it" if name in found.unmade else ""
-        yield f"There is no topic {name}{yet}."
+        yet = " yet; the next start creates it" if name in found.unmade else ""
+        yield f"Topic {name} does not exist{yet}."
 
 
 def require_topics(lost: Iterable[str]) -> None:
@@ -39,8 +39,8 @@ def require_topics(lost: Iterable[str]) -> None:
     names = tuple(lost)
     if names:
         raise MissingTopicError(
-            f"topics that do not exist: {', '.join(names)}; their lag is unknown. Look whether "
-            "bootstrap.servers names the right cluster, and whether the names are right",
+            f"topics do not exist, so their lag is unknown ({', '.join(names)}). Check the names "
+            "and bootstrap.servers.",
             topics=names,
         )
 
@@ -69,24 +69,19 @@ def task_cells(task: TaskView) -> tuple[str, str, str, str]:
 
 @click.command()
 @target_argument
-@click.option("--partitions", "each", is_flag=True, help="Show each partition.")
-@click.option(
-    "--above",
-    type=click.IntRange(min=0),
-    metavar="N",
-    help="End with exit code 1 where the whole lag is larger, for scripts.",
-)
+@click.option("--partitions", "each", is_flag=True, help="Print each partition.")
+@click.option("--above", type=click.IntRange(min=0), metavar="N",
+              help="Exit with code 1 if the total lag is larger than N offsets.")  # fmt: skip
 @json_option
 @settings_option
 def lag(
     target: str, *, each: bool, above: int | None, as_json: bool, settings: dict[str, Any]
 ) -> None:
-    """Show how far an application is behind in each of its inputs.
+    """Print the lag of an application in each of its inputs.
 
-    The lag is counted in offsets, from what is committed to the last stable offset; markers of
-    transactions are offsets too. Topics between sub-topologies are inputs of the second one.
-
-    Where a topic that it reads does not exist the exit code is 4, whatever the lag of the others.
+    The lag is counted in offsets, from the committed to the last stable offset, and includes
+    transaction markers. Repartition topics are inputs of the sub-topology downstream. The exit
+    code is 4 if an input topic does not exist.
     """
     with said_errors():
         found = looking(target, settings)()
@@ -95,7 +90,7 @@ def lag(
         else:
             _print_head(found)
             show(_partition_table(found.inputs) if each else _topic_table(found.inputs))
-            rest = " of the topics that are there" if found.lost else ""
+            rest = " of the existing topics" if found.lost else ""
             click.echo(f"Lag{rest}: {found.lag:,}")
         require_topics(found.lost)
         if above is not None and found.lag > above:
@@ -107,9 +102,9 @@ def lag(
 @json_option
 @settings_option
 def tasks(target: str, *, as_json: bool, settings: dict[str, Any]) -> None:
-    """Show the tasks of an application, which worker has each, and how far it is behind.
+    """Print the tasks of an application with worker, host and lag.
 
-    Where a topic that it reads does not exist the exit code is 4.
+    The exit code is 4 if an input topic does not exist.
     """
     with said_errors():
         found = looking(target, settings)()
@@ -127,7 +122,7 @@ def _print_head(found: Overview) -> None:
         click.echo(line)
     idle = found.without_worker()
     if idle and found.group.members:
-        click.echo(f"Nobody has: {', '.join(map(str, idle))}")
+        click.echo(f"Tasks without a worker: {', '.join(map(str, idle))}")
 
 
 def _topic_table(inputs: Iterable[InputLag]) -> Table:

@@ -23,10 +23,10 @@ _MARKS = re.compile(r"\[([^]]*)\]\([^)]*\)")
 @click.command()
 @click.argument("name", required=False)
 def settings(name: str | None) -> None:
-    """Print all settings with type, default and meaning.
+    """Print the settings with type, default and meaning.
 
-    With NAME, such as commit.interval.ms or consumer.session.timeout.ms, only this one, or those
-    that have NAME in theirs.
+    With NAME, such as commit.interval.ms or consumer.session.timeout.ms, print this setting, or the
+    settings whose names contain NAME.
     """
     from headrace.streams.config.settings_reference import listing, of_name
 
@@ -38,9 +38,9 @@ def settings(name: str | None) -> None:
 def exit_codes() -> None:
     """Print the exit codes of `headrace run` and other commands.
 
-    Beside them, 1 is the answer "no" of commands that say so, such as `headrace lag --above`.
+    In addition, 1 is the answer "no" of commands such as `headrace lag --above`.
     """
-    table = columns("code", "error", "when", "start it again?", numbers=("code",))
+    table = columns("code", "error", "when", "restart?", numbers=("code",))
     for ending in sorted(TABLE, key=lambda one: one.code):
         error = "" if ending.error is None else ending.error.__name__
         again, when = (

@@ -75,11 +75,11 @@ def sides_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def names_of(source: Path | None, target: Path | None, named: str | None) -> tuple[str, str]:
     if source is None or target is None:
-        raise click.UsageError("give --from and --to, a file of settings each")
+        raise click.UsageError("--from and --to are required.")
     parts = [source.stem, target.stem] if named is None else named.split(",")
     if len(parts) != 2 or not all(parts) or parts[0] == parts[1]:
         raise click.UsageError(
-            f"{' and '.join(parts)} are no names of two clusters; say --names west,east"
+            f"{' and '.join(parts)} must be two different names. Set --names, such as west,east."
         )
     return parts[0], parts[1]
 
@@ -101,7 +101,7 @@ def _of_line(side: str, given: tuple[str, ...]) -> dict[str, Any]:
     for text in given:
         name, equals, value = text.partition("=")
         if not equals or not name.startswith(("from.", "to.")):
-            shown = name if equals else "what was given"
+            shown = name if equals else "the value"
             raise click.BadParameter(f"{shown} is not from.NAME=VALUE or to.NAME=VALUE")
         if name.startswith(f"{side}."):
             found[name.removeprefix(f"{side}.")] = value
@@ -123,8 +123,8 @@ def _of_environment(environ: Mapping[str, str]) -> dict[str, Given]:
     if settings:
         variable = next(iter(ours)).removeprefix(PREFIX)
         raise ConfigError(
-            f"the variable {PREFIX}{variable} does not say of which cluster it is; name it "
-            f"{PREFIX}FROM_{variable} or {PREFIX}TO_{variable}"
+            f"the variable {PREFIX}{variable} does not name a cluster. Rename it to "
+            f"{PREFIX}FROM_{variable} or {PREFIX}TO_{variable}."
         )
     return found
 
@@ -132,28 +132,19 @@ def _of_environment(environ: Mapping[str, str]) -> dict[str, Given]:
 @click.command()
 @click.argument("group")
 @sides_options
-@click.option("--back", is_flag=True, help="From the target back to the source.")
-@click.option(
-    "--last-known",
-    is_flag=True,
-    help="The source is gone: take what the mirror has noted of the group (--groups).",
-)
+@click.option("--back", is_flag=True, help="Move from the target back to the source.")
+@click.option("--last-known", is_flag=True,
+              help="Use the offsets noted by --groups, because the source is lost.")  # fmt: skip
 @consent_options
-def offsets(
-    group: str,
-    sides: Sides,
-    back: bool,
-    last_known: bool,
-    consent: Consent,
-) -> None:
-    """Move a stopped group's offsets to the target cluster.
+def offsets(group: str, sides: Sides, back: bool, last_known: bool, consent: Consent) -> None:
+    """Move the offsets of a stopped group to the target cluster.
 
-    --from, --to and --name are those of the mirror, with --back too. What would be set is printed
+    --from, --to and --name are the same as for the mirror, also with --back. The plan is printed
     first. The group must have no members on either cluster.
     """
     names = sides.names
     if back and last_known:
-        raise click.UsageError("--last-known is for a source that is gone, and --back goes there")
+        raise click.UsageError("--last-known and --back exclude each other.")
     from headrace.streams.kafka.connectivity import reach
     from headrace.streams.mirror import mirror as mirrors
     from headrace.streams.mirror.move import Mover
@@ -181,41 +172,22 @@ def offsets(
         if not consent.is_given(plan.offsets):
             return
         mover.carry_out(plan)
-        click.echo(f"Done. The group {group} goes on at {plan.target}.")
+        click.echo(f"Done. The group {group} continues at {plan.target}.")
 
 
 @click.group(invoke_without_command=True, subcommand_metavar="[COMMAND]")
 @sides_options
-@click.option(
-    "--topics",
-    multiple=True,
-    metavar="TOPIC,...",
-    help="Names, and patterns such as 'orders-*', which take topics that come later too.",
-)
-@click.option(
-    "--rename",
-    default="{topic}",
-    show_default=True,
-    help="What topics are called at the target, such as {cluster}.{topic}, where cluster is the "
-    "name of the source.",
-)
-@click.option(
-    "--replication-factor",
-    type=click.IntRange(min=1),
-    help="Of what is made at the target.  [default: the target's]",
-)
-@click.option(
-    "--groups",
-    multiple=True,
-    metavar="GROUP",
-    help="Note where a group of the source stands, to move it when the source is gone.",
-)
-@click.option(
-    "--skip-lost",
-    is_flag=True,
-    help="Go on behind records that the source deleted before they were copied.",
-)
-@click.option("--once", is_flag=True, help="End where the topics end now.")
+@click.option("--topics", multiple=True, metavar="TOPIC,...",
+              help="Names, or patterns such as 'orders-*' that include later topics.")  # fmt: skip
+@click.option("--rename", default="{topic}", show_default=True,
+              help="Pattern of the target topics, such as {cluster}.{topic}, where cluster is the "
+              "name of the source.")  # fmt: skip
+@click.option("--replication-factor", type=click.IntRange(min=1),
+              help="Replication factor of new topics.  [default: that of the target]")  # fmt: skip
+@click.option("--groups", multiple=True, metavar="GROUP",
+              help="Note the offsets of a group, to move it if the source is lost.")  # fmt: skip
+@click.option("--skip-lost", is_flag=True, help="Skip records deleted before they were copied.")
+@click.option("--once", is_flag=True, help="Stop at the current ends of the topics.")
 @click.pass_context
 def mirror(
     context: click.Context,
@@ -229,9 +201,8 @@ def mirror(
 ) -> None:
     """Copy topics to another cluster, each record once.
 
-    Partitions, keys, values, timestamps and headers stay as they are. What is copied, and where it
-    stands, is committed together at the target: stopped or killed at any moment, it goes on from
-    there.
+    Partitions, keys, values, timestamps and headers are preserved. Copies and positions are
+    committed together at the target: after a stop or a crash, the mirror continues from there.
     """
     if context.invoked_subcommand is not None:
         return

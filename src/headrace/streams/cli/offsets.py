@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 
 @click.group()
 def changelog() -> None:
-    """Write changelogs that are gone."""
+    """Restore lost changelogs."""
 
 
 @changelog.command()
@@ -68,9 +68,9 @@ def changelog() -> None:
 def restore_from_local(target: str, consent: Consent, settings: dict[str, str]) -> None:
     """Write changelogs again from the rows on this host.
 
-    For changelogs that were deleted while the group has offsets: the application refuses to start
-    then, as its state would begin empty. What would be done is always printed first. The exit code
-    is 1 while rows of other hosts are still to be written.
+    For changelogs that were deleted although the group has offsets: the application refuses to
+    start, because its state would start empty. The plan is printed first. The exit code is 1
+    while rows of other hosts are still missing.
     """
     with said_errors():
         app = load(target, settings)
@@ -101,27 +101,12 @@ def restore_from_local(target: str, consent: Consent, settings: dict[str, str]) 
 
 @click.command()
 @target_argument
-@click.option(
-    "--to",
-    "aim",
-    metavar="WHERE",
-    callback=where,
-    default="beginning",
-    show_default=True,
-    help=f"Where the inputs are set to, tables aside: {WHERE}",
-)
-@click.option(
-    "--topic",
-    "inputs",
-    multiple=True,
-    metavar="TOPIC",
-    help="Set this input alone; may be repeated. Tables go to the beginning with it.",
-)
-@click.option(
-    "--all-internal",
-    is_flag=True,
-    help="Delete topics too that are called like internal ones and are not of this topology.",
-)
+@click.option("--to", "aim", metavar="WHERE", callback=where, default="beginning",
+              show_default=True, help=f"Position of all inputs except tables: {WHERE}")  # fmt: skip
+@click.option("--topic", "inputs", multiple=True, metavar="TOPIC",
+              help="Input to set, without the other streams; may be repeated.")  # fmt: skip
+@click.option("--all-internal", is_flag=True,
+              help="Delete internal topics that this topology lacks, too.")  # fmt: skip
 @consent_options
 @state_dir_option
 @settings_option
@@ -133,10 +118,10 @@ def reset(
     consent: Consent,
     settings: dict[str, Any],
 ) -> None:
-    """Take a stopped application back to a beginning.
+    """Reset a stopped application to a start position.
 
-    Sets the offsets of its inputs, deletes its repartition topics and changelogs, and removes its
-    state on this host. What would be done is always printed first.
+    It sets the offsets of the inputs, deletes the repartition topics and changelogs, and removes
+    the state on this host. The plan is printed first.
     """
     with said_errors():
         app = load(target, settings)
@@ -168,9 +153,9 @@ def reset(
 @click.argument("partition", type=click.IntRange(min=0))
 @click.argument("offset", type=click.IntRange(min=0))
 @click.option(
-    "--app", "target", metavar="MODULE:APP", required=True, help="The application that stopped."
+    "--app", "target", metavar="MODULE:APP", required=True, help="The stopped application."
 )
-@click.option("--show", is_flag=True, help="Print the record itself, too.")
+@click.option("--show", is_flag=True, help="Print the record, too.")
 @consent_options
 @settings_option
 def skip(
@@ -182,12 +167,12 @@ def skip(
     consent: Consent,
     settings: dict[str, Any],
 ) -> None:
-    """Leave out a record that a stopped application cannot process.
+    """Skip a record that a stopped application cannot process.
 
-    The message that the application stopped with says which. All other records are processed as
-    they would be without it, under exactly-once each of them once. What is left out is always
-    printed first: its place, its time and its size, how many records it stands for where it is a
-    partial result, and with --show what is in it.
+    The error message of the application names the record. All other records are processed as
+    usual, under exactly-once each once. The plan is printed first: position, timestamp and size
+    of the record, the number of records in a partial aggregate, and with --show the record
+    itself.
     """
     with said_errors():
         app = load(target, settings)
@@ -213,12 +198,12 @@ def skip(
             plan = plan_skip(work, tp, offset, first_from)
         message = first(tp, offset)
         assert message is not None, "`plan_skip` has found it"
-        click.echo(f"To be left out: {tp} offset {offset}, {_size(message)}")
+        click.echo(f"To be skipped: {tp} offset {offset}, {_size(message)}")
         said = _said_of_partial(app, message)
         if said is None:
-            click.echo("  No step of the application gets it, whichever of them has failed at it.")
+            click.echo("  No operator of the application receives it.")
         else:
-            click.echo(f"  It is {said}: with it they are left out.")
+            click.echo(f"  It is {said}, which are skipped with it.")
         if show:
             form = known.form(tp.topic, None, None)
             click.echo(f"  {line_of(message, form, frozenset(FIELDS))}")
@@ -273,7 +258,7 @@ def offsets() -> None:
 def list_offsets(target: str, settings: dict[str, Any]) -> None:
     """Print committed and end offsets of each input partition.
 
-    Where a topic that it reads does not exist the exit code is 4.
+    The exit code is 4 if an input topic does not exist.
     """
     with said_errors():
         work = _work(target, settings)
@@ -304,55 +289,26 @@ def _named(
     for text in given:
         parts = _TOPIC.fullmatch(text)
         if parts is None:
-            raise click.BadParameter(f"{text!r} is neither TOPIC nor TOPIC:0,1")
+            raise click.BadParameter(f"{text!r} is neither TOPIC nor TOPIC:0,1.")
         if parts[1] in found:
-            raise click.BadParameter(f"{parts[1]} is named twice; write {parts[1]}:0,1")
+            raise click.BadParameter(f"{parts[1]} is named twice. Write {parts[1]}:0,1.")
         found[parts[1]] = tuple(map(int, parts[2].split(","))) if parts[2] else ()
     return found
 
 
 @offsets.command("set")
 @target_argument
-@click.option(
-    "--topic",
-    "topics",
-    multiple=True,
-    metavar="TOPIC[:P,...]",
-    callback=_named,
-    help="An input, or some of its partitions; may be repeated.",
-)
-@click.option(
-    "--partition",
-    "partitions",
-    multiple=True,
-    type=click.IntRange(min=0),
-    metavar="P",
-    help="Of the one --topic; may be repeated.",
-)
-@click.option(
-    "--to",
-    "aim",
-    metavar="WHERE",
-    callback=where,
-    help=WHERE,
-)
-@click.option(
-    "--from-file",
-    "file",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="Lines topic,partition,offset, in place of --topic and --to.",
-)
-@click.option(
-    "--process-again",
-    is_flag=True,
-    help="Under exactly-once: records that were processed may be processed again.",
-)
-@click.option(
-    "--leave-out",
-    is_flag=True,
-    help="Under exactly-once: records that were not processed may be left out.",
-)
+@click.option("--topic", "topics", multiple=True, metavar="TOPIC[:P,...]", callback=_named,
+              help="An input, or some of its partitions; may be repeated.")  # fmt: skip
+@click.option("--partition", "partitions", multiple=True, type=click.IntRange(min=0), metavar="P",
+              help="Partition of the single --topic; may be repeated.")  # fmt: skip
+@click.option("--to", "aim", metavar="WHERE", callback=where, help=WHERE)
+@click.option("--from-file", "file", metavar="FILE",
+              type=click.Path(exists=True, dir_okay=False, path_type=Path),
+              help="Lines topic,partition,offset, in place of --topic and --to.")  # fmt: skip
+@click.option("--process-again", is_flag=True,
+              help="Under exactly-once, allow records to be processed again.")  # fmt: skip
+@click.option("--leave-out", is_flag=True, help="Under exactly-once, allow records to be skipped.")
 @consent_options
 @settings_option
 def set_offsets(
@@ -366,18 +322,18 @@ def set_offsets(
     consent: Consent,
     settings: dict[str, Any],
 ) -> None:
-    """Set offsets of a stopped application's inputs; its state stays as it is.
+    """Set offsets of a stopped application's inputs; its state is unchanged.
 
-    What would be set is always printed first, with what follows from it. Under exactly-once, moves
-    that count records twice or never are refused without the option that asks for that.
+    The plan and its consequences are printed first. Under exactly-once, changes that count
+    records twice or never are refused without the corresponding option.
     """
     if partitions:
         if len(topics) != 1 or any(topics.values()):
-            raise click.UsageError("--partition goes with one --topic TOPIC")
+            raise click.UsageError("--partition requires a single --topic.")
         topics = dict.fromkeys(topics, partitions)
     complete = not (topics or aim) if file is not None else topics and aim
     if not complete:
-        raise click.UsageError("say --topic and --to, or --from-file alone")
+        raise click.UsageError("--topic and --to are required, or only --from-file.")
     with said_errors():
         wanted = None if file is None else _read(file)
         work = _work(target, settings)
@@ -402,8 +358,8 @@ def _next_step(plan: MovePlan) -> str:
     if not names:
         return "The application can be started."
     if plan.found.exactly_once:
-        return f"A start is refused until {names} have their offsets, too."
-    return f"A start counts the records of {names} from where auto.offset.reset says."
+        return f"A start is refused until {names} have offsets, too."
+    return f"A start reads {names} from the position of auto.offset.reset."
 
 
 def _refuse(plan: MovePlan, *, again: bool, left_out: bool) -> None:

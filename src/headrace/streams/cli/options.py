@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 _WIDE = 1 << 20
 
-json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print a JSON document.")
 
 
 def columns(*names: str, numbers: Iterable[str] = ()) -> Table:
@@ -71,7 +71,7 @@ def read_settings(path: Path) -> Given:
         return Given(found, at)
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        raise ConfigError(f"{path} cannot be read as TOML: line {line} is no UTF-8") from None
+        raise ConfigError(f"{path} cannot be read as TOML: line {line} is not UTF-8") from None
     except ValueError as error:
         last = data.rstrip().count(b"\n") + 1
         said = str(error).replace("at end of document", f"at the end, line {last}")
@@ -132,7 +132,11 @@ def _settings(context: click.Context, _: click.Parameter, given: tuple[str, ...]
         name, equals, value = text.partition("=")
         if not name or not equals:
             begin = re.match(r"[\w.-]*", text)
-            where = f"what begins with {begin[0]!r}" if begin and begin[0] != text else repr(text)
+            where = (
+                f"the option that starts with {begin[0]!r}"
+                if begin and begin[0] != text
+                else repr(text)
+            )
             raise click.BadParameter(f"{where} is not NAME=VALUE")
         line[name.strip()] = value
         line.origins[name.strip()] = "--set"
@@ -151,7 +155,7 @@ def _of_file(path: Path | None) -> Given:
     if named is None:
         return Given()
     if not named:
-        raise ConfigError(f"the variable {CONFIG} is empty; let it name a file, or unset it")
+        raise ConfigError(f"the variable {CONFIG} is empty. Set it to a file, or unset it.")
     try:
         return read_settings(Path(named))
     except ConfigError as error:
@@ -185,7 +189,7 @@ def settings_option(command: _Command) -> _Command:
         multiple=True,
         metavar="NAME=VALUE",
         callback=_settings,
-        help="Set a setting, over all others; may be repeated.",
+        help="A setting, which overrides other sources; may be repeated.",
     )
     servers = click.option(
         "--bootstrap-servers",
@@ -202,8 +206,8 @@ def settings_option(command: _Command) -> _Command:
         is_eager=True,
         expose_value=False,
         callback=_kept(_FILE),
-        help='Read settings from a TOML file of lines such as "sasl.username" = "app". Variables '
-        "such as HEADRACE_SASL_USERNAME go over them, and --set over these.",
+        help='TOML file of settings, with lines such as "sasl.username" = "app". Variables such as '
+        "HEADRACE_SASL_USERNAME override it, and --set overrides both.",
     )
     return of_file(servers(single(command)))
 
@@ -245,8 +249,8 @@ def load(target: str, settings: Mapping[str, Any], *, needs_cluster: bool = True
 
 
 WHERE = (
-    "beginning, end, an OFFSET, a TIME such as 2026-01-31T09:00:00Z, which is the first record of "
-    "that time or later, UTC without a zone, or a SPAN before now: 90s, 30m, 12h, 7d."
+    "beginning, end, an OFFSET, a TIME such as 2026-01-31T09:00:00Z (by default in UTC; the first "
+    "record of that time or later), or a SPAN before now such as 90s, 30m, 12h or 7d."
 )
 """Formats that `where` parses, for an option's help."""
 _SPAN = re.compile(r"([0-9]+)([smhd])")

@@ -16,22 +16,28 @@ from headrace.streams.kafka.acls import Right, of_application
 
 @click.command()
 @target_argument
-@click.option("--user", required=True, metavar="NAME", help="Who runs it, without User: in front.")
-@click.option("--grant", is_flag=True, help="Grant them, as the user of the settings given here.")
-@click.option("--revoke", is_flag=True, help="Take them away, likewise.")
-@click.option("--yes", is_flag=True, help="Do it without a question.")
+@click.option(
+    "--user", required=True, metavar="NAME", help="User of the application, without User:."
+)
+@click.option(
+    "--grant", is_flag=True, help="Grant the ACLs, with the settings of an administrator."
+)
+@click.option(
+    "--revoke", is_flag=True, help="Revoke the ACLs, with the settings of an administrator."
+)
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @settings_option
 def rights(
     target: str, user: str, grant: bool, revoke: bool, yes: bool, settings: dict[str, Any]
 ) -> None:
     """Print or grant the ACLs that an application needs.
 
-    They are for the topics that the application reads and writes, and for what it is itself.
-    Topics that functions or handlers choose while it runs are not among them. Rights that the user
-    has already stay. For --grant and --revoke, give the settings of an administrator.
+    They cover the topics, the group and the transactions of the application, without topics that
+    functions or handlers choose at runtime. Existing ACLs of the user are kept. --grant and
+    --revoke require the settings of an administrator.
     """
     if grant and revoke:
-        raise click.UsageError("--grant and --revoke are opposites: choose one")
+        raise click.UsageError("--grant and --revoke exclude each other.")
     with said_errors():
         known = Known.of(target, settings)
         needed = _needed(known)

@@ -53,15 +53,14 @@ def http_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the HTTP options; the command gets an `Http`, or None."""
 
     @click.option("--http", metavar="[HOST:]PORT",
-                  help="Serve metrics, health and JSON there; on this machine alone unless HOST "
-                  "says otherwise. Needs pip install 'headrace[web]'.")  # fmt: skip
+                  help="Address of metrics, health and JSON, by default on this machine only. "
+                  "Requires pip install 'headrace[web]'.")  # fmt: skip
     @click.option("--http-token-file", type=click.Path(path_type=Path),
-                  help="Holds the token that whoever asks must send, but for health.")  # fmt: skip
-    @click.option("--http-open", is_flag=True,
-                  help="Let everybody ask who can reach HOST.")  # fmt: skip
+                  help="File with the token of all requests except health.")  # fmt: skip
+    @click.option("--http-open", is_flag=True, help="Allow other hosts without a token.")
     @click.option("--queries", is_flag=True,
-                  help="Serve what is in the stores, too: the application is loaded beside the "
-                  "workers for its serdes.")  # fmt: skip
+                  help="Serve the stores, too. The application is also loaded here, for its "
+                  "serdes.")  # fmt: skip
     @wraps(command)
     def given(
         http: str | None,
@@ -71,7 +70,7 @@ def http_options(command: Callable[..., Any]) -> Callable[..., Any]:
         **others: Any,
     ) -> Any:
         if http is None and (http_token_file is not None or http_open or queries):
-            raise click.UsageError("--http-token-file, --http-open and --queries go with --http")
+            raise click.UsageError("--http-token-file, --http-open and --queries require --http.")
         asked = None if http is None else Http(http, http_token_file, http_open, queries)
         return command(http=asked, **others)
 
@@ -151,36 +150,21 @@ def _own_address(family: socket.AddressFamily) -> str:
 
 @click.command()
 @click.argument("target", metavar="MODULE:APP")
-@click.option(
-    "--workers",
-    type=click.IntRange(1, WORKERS_MAX),
-    default=1,
-    show_default=True,
-    help="Worker processes.",
-)
+@click.option("--workers", type=click.IntRange(1, WORKERS_MAX), default=1, show_default=True,
+              help="Number of worker processes.")  # fmt: skip
 @settings_option
-@click.option(
-    "--on-stop",
-    type=click.Choice(["leave", "stay"]),
-    help="Give tasks away at a stop, or keep them for a restart.  [default: the setting on.stop]",
-)
-@click.option(
-    "--log-format",
-    type=click.Choice(["console", "json"]),
-    help="[default: console on a terminal, else json]",
-)
+@click.option("--on-stop", type=click.Choice(["leave", "stay"]),
+              help="Release tasks at a stop, or keep them for a restart.  "
+              "[default: the setting on.stop]")  # fmt: skip
+@click.option("--log-format", type=click.Choice(["console", "json"]),
+              help="[default: console on a terminal, else json]")  # fmt: skip
 @click.option("--log-level", type=click.Choice(logs.LEVELS), default="info", show_default=True,
-              help="The lowest that is logged; " + logs.DEBUG_IS)  # fmt: skip
-@click.option(
-    "--max-restarts",
-    type=click.IntRange(min=0),
-    default=RestartLimits().most,
-    show_default=True,
-    help="Restarts of one worker within ten minutes.",
-)
+              help="Lowest level of the log; " + logs.DEBUG_IS)  # fmt: skip
+@click.option("--max-restarts", type=click.IntRange(min=0), default=RestartLimits().most,
+              show_default=True, help="Restarts per worker within ten minutes.")  # fmt: skip
 @click.option("--status-every", type=click.FloatRange(min=0), default=60.0, show_default=True,
-              help="Seconds between status_reported events in the log, where it is no terminal; "
-              "0 for none.")  # fmt: skip
+              help="Seconds between status_reported events, except on a terminal; 0 for no "
+              "events.")  # fmt: skip
 @http_options
 def run(
     target: str,
@@ -193,13 +177,13 @@ def run(
     status_every: float,
     http: Http | None,
 ) -> None:
-    """Run an application in worker processes, and start them again when they crash.
+    """Run an application in worker processes, and restart them after crashes.
 
     MODULE:APP is a module or a file and, in it, a KafkaStreams or a function that returns one:
     word_count:app, or path/to/word_count.py:app.
 
     SIGTERM or Ctrl-C closes the workers cleanly, a second Ctrl-C kills them. `headrace
-    exit-codes` prints what the codes mean that it ends with.
+    exit-codes` lists the exit codes.
     """
     terminal = sys.stderr.isatty()
     colors = terminal and not os.environ.get("NO_COLOR")

@@ -73,7 +73,7 @@ Document = dict[str, Any]
 _TIMEOUT_S = 10.0
 _PAGE_ROWS = 1_000
 _OPTIONS = {
-    "send the token: Authorization: Bearer TOKEN": "it wants a token",
+    "send the token: Authorization: Bearer TOKEN": "a token is required",
     "give it as token=": "name the file that holds it: --http-token-file FILE",
     "get(key) and get_many(keys) take longer keys": "ask on the host itself, with --app",
     "max_age=": "--max-age",
@@ -227,8 +227,8 @@ class _LocalRows:
             return reader  # the query itself reports that the store is missing
         self._is_said = True
         click.echo(
-            f"No worker of {self._queries.application} runs on this host: rows of {name} may lack "
-            f"changes of {oldest.age_ms / 1000:g} s.",
+            f"No worker of {self._queries.application} runs on this host. Rows of {name} may be "
+            f"{oldest.age_ms / 1000:g} s old.",
             err=True,
         )
         return reader
@@ -279,7 +279,7 @@ class _LocalRows:
         data = key_of_text(key, reader.key_serde, reader.name)
         if as_of is not None:
             if not isinstance(reader, VersionedReader):
-                raise WrongQueryError(f"store {name!r} keeps no versions; leave out --as-of")
+                raise WrongQueryError(f"store {name!r} is not versioned. Remove --as-of.")
             rows = [reader.find_as_of(data, time_of(as_of, "--as-of"), is_encoded=True).row]
         elif isinstance(reader, WindowReader | SessionReader):
             rows = [*reader.rows(reader.of_key(data, 0, LAST_MS))]

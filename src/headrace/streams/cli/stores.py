@@ -40,7 +40,9 @@ class TakesNegativeKeys(click.Command):
                 is_option = key.startswith("-") and key != "-" and _NUMBER.fullmatch(key) is None
                 if is_option and key in given:
                     raise click.NoSuchOption(
-                        key, f"No such option: {key}; a key that begins so goes behind --", ctx=ctx
+                        key,
+                        f"No such option: {key}. Write -- before a key that starts with a minus.",
+                        ctx=ctx,
                     )
         return left
 
@@ -51,12 +53,12 @@ def takes_application(command: Callable[..., Any]) -> Callable[..., Any]:
     @click.option("--app", "target", metavar="MODULE:APP",
                   help="The application, whose files on this host are read.")  # fmt: skip
     @click.option("--url", metavar="URL",
-                  help="Where `headrace run --http ... --queries` of any host serves, such as "
-                  "http://host:9464: all hosts are asked.")  # fmt: skip
+                  help="URL of `headrace run --http ... --queries` on any host, such as "
+                  "http://host:9464; all hosts are queried.")  # fmt: skip
     @click.option("--http-token-file", "token_file", type=click.Path(path_type=Path),
-                  help="With --url: holds the token that it wants.")  # fmt: skip
+                  help="File with the token for --url.")  # fmt: skip
     @click.option("--state-dir", type=click.Path(file_okay=False, path_type=Path),
-                  help="Where its state is, over its setting state.dir.")  # fmt: skip
+                  help="The setting state.dir.")  # fmt: skip
     @settings_option
     @wraps(command)
     def given(**options: Any) -> Any:
@@ -68,26 +70,21 @@ def takes_application(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def takes_where(command: Callable[..., Any]) -> Callable[..., Any]:
     with_age = click.option("--max-age", metavar="SPAN",
-                            help="Refuse rows that may lack changes of a longer time, such as 10s "
-                            "or 24h. Unless given, what a task that moved away has left behind for "
-                            "more than a minute is refused.")  # fmt: skip
+                            help="Maximum age of rows, such as 10s or 24h.  [default: a minute for "
+                            "rows of tasks that moved to another host]")  # fmt: skip
     return with_age(takes_application(command))
 
 
 @click.command(cls=TakesNegativeKeys)
 @click.argument("name")
 @click.argument("key", required=False)
+@click.option("--from", "begin", metavar="beginning|end|POSITION", default="end", show_default=True,
+              help="Start position, such as 0:1500,1:1498 (see --with-position).")  # fmt: skip
+@click.option("--snapshot", is_flag=True, help="Print the rows first, then the changes.")
 @click.option(
-    "--from",
-    "begin",
-    metavar="beginning|end|POSITION",
-    default="end",
-    show_default=True,
-    help="Where to begin; a POSITION such as 0:1500,1:1498 is what --with-position prints.",
+    "--max", "most", type=click.IntRange(min=1), metavar="N", help="Stop after N changes."
 )
-@click.option("--snapshot", is_flag=True, help="The rows first, then the changes since.")
-@click.option("--max", "most", type=click.IntRange(min=1), metavar="N", help="End after so many.")
-@click.option("--with-position", is_flag=True, help="Print where one is behind each change, too.")
+@click.option("--with-position", is_flag=True, help="Print the position after each change.")
 @takes_application
 def watch(
     name: str,
@@ -98,17 +95,17 @@ def watch(
     with_position: bool,
     where: Where,
 ) -> None:
-    """Print the changes of a store, or of a key, as they are committed: a line of JSON each.
+    """Print the changes of a store, or of a key, when they are committed.
 
-    They are read from the store's changelog on the cluster, or with --url from a host that serves
-    the application, each once and in the order of its partition, until Ctrl-C. With --url it goes
-    on where the connection was cut, at the same host, and says so while it waits for that. It joins
-    no group and commits nothing.
+    Each change is a line of JSON. Changes are read from the store's changelog, or with --url from
+    a host that serves the application, each once and in the order of its partition, until Ctrl-C.
+    With --url, a lost connection to the host is restored. No group is joined and nothing is
+    committed.
     """
     from headrace.streams.queries.queries import Queries
 
     if snapshot and begin != "end":
-        raise click.UsageError("--snapshot begins behind the rows; leave out --from")
+        raise click.UsageError("--snapshot and --from exclude each other.")
     lines = _LinePrinter(most, with_position=with_position)
     with where.followed() as source, suppress(KeyboardInterrupt):
         if isinstance(source, Queries):
@@ -187,7 +184,7 @@ def _ask(
             position = changes.position
             if not has_told or position is None:
                 raise
-            click.echo(f"Waiting, to go on from {position}: {error}", err=True)
+            click.echo(f"Waiting to continue from {position}: {error}", err=True)
 
 
 def _changes(
@@ -223,11 +220,12 @@ _LIMIT = 100
 
 @click.group()
 def store() -> None:
-    """Read the stores of an application: on this host, whether it runs or not, or over HTTP.
+    """Read the stores of an application: on this host, or over HTTP.
 
-    What is shown is committed. With --app the rows are read from the files in state.dir beside the
-    workers, which notice nothing; with --url an application that runs is asked, all of its hosts.
-    Errors end with exit code 2, or that of `headrace exit-codes`.
+    Only committed rows are shown. With --app, rows are read from the files in state.dir, also
+    while the application runs, and the workers are not affected. With --url, all hosts of a
+    running application are queried. Errors end with exit code 2, or a code of `headrace
+    exit-codes`.
     """
 
 
@@ -235,9 +233,9 @@ def store() -> None:
 @takes_where
 @json_option
 def list_stores(where: Where, *, as_json: bool) -> None:
-    """List stores and the position of each partition.
+    """List the stores and the position of each partition.
 
-    The exit code is 1 where rows were not counted, as they may lack changes.
+    The exit code is 1 if rows were not counted because they may lack changes.
     """
     with where.opened() as source:
         found = source.stores()
@@ -278,16 +276,16 @@ def _without_rows(one: Document) -> Document:
 @store.command(cls=TakesNegativeKeys)
 @click.argument("name")
 @click.argument("keys", nargs=-1, required=True, metavar="KEY...")
-@click.option("--as-of", metavar="TIME", help="As of when, of a versioned store.")
+@click.option("--as-of", metavar="TIME", help="Time in the past, for a versioned store.")
 @takes_where
 @json_option
 def get(
     name: str, keys: tuple[str, ...], as_of: str | None, where: Where, *, as_json: bool
 ) -> None:
-    """Print the rows of keys; of a store with windows or sessions all of a key's.
+    """Print the rows of keys; all windows or sessions of a key in such a store.
 
-    A key is text where keys are text, else JSON. The exit code is 1 where one has no row,
-    and 2 or more where something else was refused.
+    A key is text if the keys are text, else JSON. The exit code is 1 if a key has no row, and 2
+    or more after an error.
     """
     with where.opened() as source:
         found = [source.of_key(name, key, as_of) for key in keys]
@@ -300,17 +298,12 @@ def get(
 
 @store.command()
 @click.argument("name")
-@click.option("--from", "begin", metavar="KEY|TIME", help="The first.")
-@click.option("--to", "end", metavar="KEY|TIME", help="The last.")
-@click.option(
-    "--prefix",
-    metavar="KEY",
-    help="Rows whose keys' bytes begin so, such as with the first letters of texts.",
-)
-@click.option("--reverse", is_flag=True, help="From the last to the first.")
-@click.option(
-    "--limit", type=click.IntRange(min=1), default=_LIMIT, show_default=True, help="Rows at most."
-)
+@click.option("--from", "begin", metavar="KEY|TIME", help="First key or time.")
+@click.option("--to", "end", metavar="KEY|TIME", help="Last key or time.")
+@click.option("--prefix", metavar="KEY", help="First bytes of the keys, such as the first letters.")
+@click.option("--reverse", is_flag=True, help="Print the last row first.")
+@click.option("--limit", type=click.IntRange(min=1), default=_LIMIT, show_default=True,
+              help="Maximum number of rows.")  # fmt: skip
 @takes_where
 @json_option
 def scan(
@@ -326,7 +319,7 @@ def scan(
 ) -> None:
     """Print rows by key, or windows by time.
 
-    With --json each row is a line.
+    With --json, each row is a line.
     """
     wanted = ScanRange(begin=begin, end=end, prefix=prefix, reverse=reverse)
     with where.opened() as source:
@@ -340,8 +333,7 @@ def scan(
 def export(name: str, file: IO[str], where: Where) -> None:
     """Write all rows to FILE or standard output as JSON lines.
 
-    `headrace topics produce` reads such lines. What is committed meanwhile is in the lines that
-    follow.
+    `headrace topics produce` reads such lines. Rows committed during the export may be included.
     """
     with where.opened() as source:
         for row in source.scan(name, ScanRange(), None):

@@ -35,33 +35,25 @@ def _fields(_: click.Context, __: click.Parameter, text: str | None) -> frozense
         return frozenset(FIELDS)
     unknown = [word for word in words if word not in FIELDS]
     if unknown:
-        raise click.BadParameter(f"{unknown[0]!r} is none of {', '.join(FIELDS)}; or write all")
+        raise click.BadParameter(f"{unknown[0]!r} must be all or in {', '.join(FIELDS)}.")
     return frozenset(words)
 
 
 @click.command()
 @click.argument("topics", nargs=-1, metavar="[TOPIC]...")
 @app_option
+@click.option("--from", "aim", metavar="WHERE", callback=where,
+              help=f"Start position: {WHERE}  [default: beginning]")  # fmt: skip
 @click.option(
-    "--from",
-    "aim",
-    metavar="WHERE",
-    callback=where,
-    help=f"{WHERE}  [default: beginning]",
+    "--max", "most", type=click.IntRange(min=1), metavar="N", help="Stop after N records."
 )
-@click.option("--max", "most", type=click.IntRange(min=1), metavar="N", help="End after so many.")
-@click.option("--follow", is_flag=True, help="Go on with what comes, until Ctrl-C.")
+@click.option("--follow", is_flag=True, help="Continue with new records until Ctrl-C.")
+@click.option("--with", "fields", metavar="FIELD,...", callback=_fields,
+              help="Further fields: timestamp, partition, offset, headers, or all.")  # fmt: skip
 @click.option(
-    "--with",
-    "fields",
-    metavar="FIELD,...",
-    callback=_fields,
-    help="What to print beside key and value: timestamp, partition, offset, headers, or all.",
+    "--partition", type=click.IntRange(min=0), metavar="P", help="Single partition to read."
 )
-@click.option("--partition", type=click.IntRange(min=0), metavar="P", help="This one alone.")
-@click.option(
-    "--uncommitted", is_flag=True, help="Records of open and of aborted transactions, too."
-)
+@click.option("--uncommitted", is_flag=True, help="Include open and aborted transactions.")
 @serde_options
 @settings_option
 def tail(
@@ -79,23 +71,23 @@ def tail(
 ) -> None:
     """Print the records of topics, a line of JSON each.
 
-    With --app, keys and values are what the application's serdes read, internal topics go by the
-    names of their stores and steps too, and without a TOPIC those that it writes are printed.
-    What a serde refuses is printed as {"base64": ...}, with its place and the reason.
+    With --app, keys and values are read with the application's serdes, internal topics may be
+    named by store or operator, and the default topics are the outputs of the application. A key
+    or value that a serde rejects is printed as {"base64": ...}, with its position and the reason.
 
-    It joins no group, commits nothing, and reads what is committed.
+    No group is joined and nothing is committed.
     """
     if aim is not None and aim.kind == "latest" and not follow:
-        raise click.UsageError("there is nothing behind the end yet; say --follow, to wait for it")
+        raise click.UsageError("--from end requires --follow.")
     with said_errors():
         known = Known.of(target, settings)
         names = [known.full_name(name) for name in topics]
         if not names and known.names is not None:
             names = known.names.outputs(())
         if not names and known.names is not None:
-            raise click.UsageError(f"{known.config.application_id} writes no topic; name a TOPIC")
+            raise click.UsageError(f"{known.config.application_id} writes no topic. Name a TOPIC.")
         if not names:
-            raise click.UsageError("name a TOPIC, or an application with --app")
+            raise click.UsageError("TOPIC or --app is required.")
         forms = {name: known.form(name, key, value) for name in names}
         admin = known.admin()
         tps = _places(counts_of(admin, names), partition)
@@ -116,7 +108,7 @@ def tail(
 def _places(counts: dict[str, int], partition: int | None) -> list[TopicPartition]:
     for name, count in counts.items():
         if partition is not None and partition >= count:
-            raise click.UsageError(f"{name} has the partitions 0 to {count - 1}, no {partition}")
+            raise click.UsageError(f"{name} has no partition {partition}, only 0 to {count - 1}.")
     numbers: dict[str, Iterable[int]] = {
         name: range(count) if partition is None else [partition] for name, count in counts.items()
     }

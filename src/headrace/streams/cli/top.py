@@ -109,7 +109,7 @@ class Served:
     def __init__(self, url: str, token_file: Path | None = None) -> None:
         self._url = (url if "://" in url else f"http://{url}").rstrip("/")
         if urlsplit(self._url).scheme not in ("http", "https") or not urlsplit(self._url).netloc:
-            raise ServedError(f"{url!r} is no address such as http://localhost:9464")
+            raise ServedError(f"{url!r} is not a URL. Write a URL such as http://localhost:9464.")
         self._headers: dict[str, str] = {}
         if token_file is not None:
             try:
@@ -131,7 +131,7 @@ class Served:
             )
         except (KeyError, TypeError, AttributeError) as error:
             raise ServedError(
-                f"what {self._url} answers is not that of this version of headrace"
+                f"{self._url} runs another version of headrace. Use the same version."
             ) from error
 
     def _get(self, path: str) -> Any:
@@ -157,7 +157,7 @@ def shown_served(seen: ServedLook, before: ServedLook | None, *, rows_max: int) 
         f"{seen.application}: {count} worker{'' if count == 1 else 's'} ({states}), "
         f"lag {sum(task.lag for task in seen.tasks):,}{_rate(rates)}"
     )
-    numbers = ("lag", "behind s", "rate/s", "told s ago")
+    numbers = ("lag", "behind s", "rate/s", "report age s")
     table = columns("task", "worker", "state", *numbers, "stream time", numbers=numbers)
     for task in sorted(seen.tasks, key=lambda task: (-task.lag, task.id))[:rows_max]:
         rate = rates.get(task.id)
@@ -248,27 +248,13 @@ class ClusterSnapshot:
 
 @click.command()
 @click.argument("target", metavar="[MODULE:APP]", required=False)
-@click.option(
-    "--url",
-    metavar="URL",
-    help="Ask the application that serves there (`headrace run --http`), and not the cluster.",
-)
-@click.option(
-    "--http-token-file",
-    "token_file",
-    type=click.Path(path_type=Path),
-    help="With --url: holds the token that it wants.",
-)
-@click.option(
-    "--every",
-    "every_s",
-    type=click.FloatRange(min=0.2),
-    default=2.0,
-    show_default=True,
-    metavar="SECONDS",
-    help="Between two looks.",
-)
-@click.option("--times", type=click.IntRange(min=1), metavar="N", help="End after so many looks.")
+@click.option("--url", metavar="URL",
+              help="URL of `headrace run --http`, queried in place of the cluster.")  # fmt: skip
+@click.option("--http-token-file", "token_file", type=click.Path(path_type=Path),
+              help="File with the token for --url.")  # fmt: skip
+@click.option("--every", "every_s", type=click.FloatRange(min=0.2), default=2.0, show_default=True,
+              metavar="SECONDS", help="Seconds between two refreshes.")  # fmt: skip
+@click.option("--times", type=click.IntRange(min=1), metavar="N", help="Stop after N refreshes.")
 @settings_option
 def top(
     target: str | None,
@@ -283,17 +269,17 @@ def top(
     Lines above the table name the slowest and the fastest partition in event time of each
     sub-topology.
 
-    It asks the cluster alone. A rate is what was committed between two looks, in offsets a second;
-    markers of transactions are offsets too. With --times the exit code is 4 where a topic that it
-    reads does not exist.
+    Without --url, only the cluster is queried. A rate is the number of offsets committed per
+    second, including transaction markers. With --times, the exit code is 4 if an input topic does
+    not exist.
 
-    MODULE:APP is what `headrace run` takes. With --url it is left out: what the workers of one host
-    tell is shown, with the state of each task, and rates are of records.
+    MODULE:APP is what `headrace run` takes. With --url, the reports of the workers of a host are
+    shown, with the state of each task, and rates count records.
     """
     if (target is None) == (url is None):
-        raise click.UsageError("say MODULE:APP, or where it serves: --url URL")
+        raise click.UsageError("MODULE:APP or --url is required, and not both.")
     if token_file is not None and url is None:
-        raise click.UsageError("--http-token-file goes with --url")
+        raise click.UsageError("--http-token-file requires --url.")
     with said_errors():
         if url is not None:
             served = Served(url, token_file)

@@ -59,10 +59,10 @@ _COMPACTED = {"cleanup.policy": "compact"}
 @click.command()
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 @app_option
-@click.option("--partitions", type=click.IntRange(min=1), help="How many.  [default: 1]")
 @click.option(
-    "--any-count", is_flag=True, help="Accept topics that exist with another number of partitions."
+    "--partitions", type=click.IntRange(min=1), help="Number of partitions.  [default: 1]"
 )
+@click.option("--any-count", is_flag=True, help="Accept topics with another partition count.")
 @settings_option
 def create(
     names: tuple[str, ...],
@@ -73,16 +73,16 @@ def create(
 ) -> None:
     """Create the topics that do not exist.
 
-    With --app and no NAME, all that the application reads and writes and does not make itself, and
-    that of its dead letters. Topics that it reads as tables, and not as streams, get
-    cleanup.policy=compact, so that no row is lost after the retention time.
+    With --app and without NAME, it creates the inputs and outputs of the application and its
+    dead-letter topic. Topics that are read only as tables get cleanup.policy=compact, so that no
+    row is lost after the retention time.
     """
     with said_errors():
         known = Known.of(target, settings)
         if not names:
             names = _of_application(known)
         if not names:
-            raise click.UsageError("give a NAME, or an application with --app")
+            raise click.UsageError("NAME or --app is required.")
         _create(names, partitions, known.reach(), any_count=any_count, tables=known.tables)
 
 
@@ -95,7 +95,7 @@ def _pairs(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> dic
     for text in given:
         name, equals, value = text.partition("=")
         if not name or not equals:
-            raise click.BadParameter(f"{text!r} is not CONFIG=VALUE")
+            raise click.BadParameter(f"{text!r} is not CONFIG=VALUE.")
         found[name] = value
     return found
 
@@ -143,8 +143,8 @@ def _create(
     other = [f"{name} has {count}" for name, count in kept.items() if count != partitions]
     if other and partitions is not None and not any_count:
         raise click.ClickException(
-            f"topics exist with another partition count than {partitions}: {', '.join(other)}; "
-            "leave out --partitions to use them so, or take another name"
+            f"topics exist with another partition count than {partitions} ({', '.join(other)}). "
+            "Remove --partitions to use them, or choose another name."
         )
     count = partitions or 1
     missing = [name for name in dict.fromkeys(names) if name not in kept]
@@ -206,13 +206,13 @@ _KAFKA_S = "__"
 
 @click.command("list")
 @app_option
-@click.option("--all", "every", is_flag=True, help="Kafka's own topics, too.")
+@click.option("--all", "every", is_flag=True, help="Include Kafka's internal topics.")
 @json_option
 @settings_option
 def list_topics(target: str | None, every: bool, as_json: bool, settings: dict[str, Any]) -> None:
     """List the topics of a cluster or an application.
 
-    The column of records counts offsets that are there; markers of transactions count too.
+    The number of records is a number of offsets, and includes transaction markers.
     """
     with said_errors():
         known = Known.of(target, settings)
@@ -275,10 +275,9 @@ def _records(admin: GroupAdmin, counts: Mapping[str, int]) -> dict[str, int]:
 @json_option
 @settings_option
 def describe(topic: str, target: str | None, as_json: bool, settings: dict[str, Any]) -> None:
-    """Show the partitions of a topic, and how it is kept.
+    """Print the partitions and configs of a topic.
 
-    With --app, internal topics go by the names of their stores and steps too, and what keys and
-    values are is shown.
+    With --app, internal topics may be named by store or operator, and the serdes are printed.
     """
     with said_errors():
         known = Known.of(target, settings)
@@ -331,9 +330,7 @@ _TRANSACTION_MS = 600_000
 @click.argument("topic")
 @click.argument("files", nargs=-1, metavar="[FILE]...")
 @app_option
-@click.option(
-    "--transaction", is_flag=True, help="In one transaction: all of it is seen at once, or nothing."
-)
+@click.option("--transaction", is_flag=True, help="Write all records in a single transaction.")
 @serde_options
 @settings_option
 def produce(
@@ -347,17 +344,17 @@ def produce(
 ) -> None:
     """Write the lines of files to a topic; - or no FILE is standard input.
 
-    A line is a value in JSON (or the text itself, where the topic holds text), or a whole record:
+    A line is a value in JSON (or the text itself, if the topic contains text), or a whole record:
     {"key": "a", "value": {"price": 5}, "timestamp": 1700000000000}, as `topics tail` prints it.
-    With --app, keys and values are written with the application's serdes. Keys go to the partitions
-    that Kafka's own producers choose.
+    With --app, keys and values are written with the application's serdes. Keys are assigned to
+    partitions as by Kafka's own producers.
     """
     with said_errors():
         known = Known.of(target, settings)
         full = known.full_name(topic)
         if known.is_internal(full):
             raise click.UsageError(
-                f"{full} is {known.config.application_id}'s own, which nobody else may write"
+                f"only {known.config.application_id} may write its internal topic {full}."
             )
         form = known.form(full, key, value)
         admin = known.admin()
@@ -446,9 +443,9 @@ def _producer(known: Known, admin: GroupAdmin, *, transaction: bool) -> Iterator
 
 @click.group()
 def topics() -> None:
-    """Make topics, look into them, and write to them.
+    """Create, inspect and write topics.
 
-    With --app, what the application reads and writes them with is used, and its settings are.
+    --app uses the topics, serdes and settings of an application.
     """
 
 

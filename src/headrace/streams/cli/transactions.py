@@ -31,17 +31,14 @@ _SETTLED_S = 5.0
 _LOOK_AGAIN_S = 0.1
 
 topic_option = click.option(
-    "--topic",
-    "topics",
-    multiple=True,
-    metavar="TOPIC",
-    help="Look there too: a topic that a function of the topology names; may be repeated.",
-)
+    "--topic", "topics", multiple=True, metavar="TOPIC",
+    help="A further topic to check, such as a topic that is named by a function; may be repeated.",
+)  # fmt: skip
 
 
 @click.group()
 def transactions() -> None:
-    """Find transactions of an application that never end, and end them."""
+    """Find and abort hanging transactions of an application."""
 
 
 @transactions.command("list")
@@ -51,9 +48,10 @@ def transactions() -> None:
 def list_open(target: str, topics: tuple[str, ...], settings: dict[str, Any]) -> None:
     """Print open transactions that block an application.
 
-    An application that runs has open transactions all the time, and topics that others write may
-    have some of theirs. Those of a worker that was killed end by themselves, a minute later at most
-    unless producer.transaction.timeout.ms says otherwise. What stays longer has lost its end.
+    A running application always has open transactions, and other producers may have open
+    transactions in its topics. Transactions of a killed worker are aborted automatically, by
+    default within a minute, see producer.transaction.timeout.ms. Transactions that stay open for
+    longer are hanging.
     """
     with said_errors():
         _Look(load(target, settings), topics).show()
@@ -62,14 +60,9 @@ def list_open(target: str, topics: tuple[str, ...], settings: dict[str, Any]) ->
 @transactions.command()
 @target_argument
 @topic_option
-@click.option(
-    "--worker",
-    "workers",
-    multiple=True,
-    metavar="ID",
-    help="End what this one left, which is `worker` in its log; may be repeated.  [default: all "
-    "that state.dir of this host knows]",
-)
+@click.option("--worker", "workers", multiple=True, metavar="ID",
+              help="Worker to abort, the `worker` in its log; may be repeated.  "
+              "[default: all workers known in state.dir of this host]")  # fmt: skip
 @consent_options
 @state_dir_option
 @settings_option
@@ -82,17 +75,17 @@ def abort(
 ) -> None:
     """Abort open transactions of a stopped application.
 
-    Each worker's name takes part in one more transaction, which writes a record to each of the
-    application's partitions that is held back, and is aborted with it. Whoever reads committed
-    records sees nothing of that. Where something is ended, tasks' state on this host is removed, as
-    it may hold what is aborted, and restored at the next start.
+    Each worker's identity joins a further transaction, which writes a record to each blocked
+    partition of the application and is aborted. Readers of committed records do not see these
+    records. If something is aborted, the local state of the tasks on this host is removed,
+    because it may contain aborted changes, and restored at the next start.
     """
     with said_errors():
         app = load(target, settings)
         config = app.config
         if not config.exactly_once:
             raise ConfigError(
-                "the application has no transactions: its processing.guarantee is at_least_once"
+                "the application has no transactions, because processing.guarantee is at_least_once"
             )
         look = _Look(app, topics, is_written=True)
         found = look.show()
@@ -102,7 +95,7 @@ def abort(
             directory = StateDirectory(config.state_dir, config.application_id)
             names = workers or _known_workers(directory)
             tasks = sorted(path for path in directory.task_paths() if path.exists())
-        click.echo(f"To be aborted: what was left open by {', '.join(names)}")
+        click.echo(f"To be aborted: open transactions of {', '.join(names)}")
         click.echo("Local state to remove on this host:")
         click.echo("\n".join(f"  {path}" for path in tasks) or "  none")
         group = config.application_id
@@ -116,13 +109,13 @@ def abort(
         if not left.is_nothing:
             look.show()
             raise click.ClickException(
-                "this is still open. It is of a worker of another host, which its log has as "
-                "`worker`: name it with --worker ID. Or it is of another application"
+                "transactions are still open, of a worker on another host or of another "
+                "application. Set --worker to the `worker` in that host's log."
             )
         click.echo(
             "Done. The application can be started. On other hosts remove "
-            f"{config.state_dir / config.application_id / 'tasks'} before that: it may hold what "
-            "was aborted."
+            f"{config.state_dir / config.application_id / 'tasks'} before the start, because it "
+            "may contain aborted changes."
         )
 
 
@@ -167,8 +160,8 @@ def _known_workers(directory: StateDirectory) -> list[str]:
     names = directory.identities()
     if not names:
         raise ConfigError(
-            f"no worker of this host is known in {directory.root}: name those that the log has as "
-            "`worker`, --worker ID"
+            f"no worker of this host is known in {directory.root}. Set --worker to the `worker` "
+            "in the log."
         )
     return names
 

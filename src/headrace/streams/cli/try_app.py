@@ -45,38 +45,24 @@ def _given(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> tup
     for text in texts:
         topic, equals, file = text.partition("=")
         if not topic or not equals or not file:
-            raise click.BadParameter(f"{text!r} is not TOPIC=FILE; FILE is - for standard input")
+            raise click.BadParameter(f"{text!r} is not TOPIC=FILE.")
         if file != STANDARD_INPUT and not Path(file).is_file():
-            raise click.BadParameter(f"there is no file {file}")
+            raise click.BadParameter(f"file {file} does not exist.")
         found.append(InputFile(topic, file))
     if sum(given.file == STANDARD_INPUT for given in found) > 1:
-        raise click.BadParameter("standard input is one topic's only")
+        raise click.BadParameter("standard input is allowed for a single topic.")
     return tuple(found)
 
 
 @click.command("try")
 @target_argument
-@click.option(
-    "--input",
-    "inputs",
-    multiple=True,
-    metavar="TOPIC=FILE",
-    callback=_given,
-    help="Records of an input topic, a line each; - is standard input. May be repeated.",
-)
-@click.option(
-    "--show",
-    "shown",
-    multiple=True,
-    metavar="TOPIC",
-    help="An output topic to print; may be repeated.  [default: all, dead letters too]",
-)
-@click.option(
-    "--each", is_flag=True, help="Commit after each record, so that every update is printed."
-)
-@click.option(
-    "--partitions", type=click.IntRange(min=1), help="Of each topic.  [default: 4 where keys move]"
-)
+@click.option("--input", "inputs", multiple=True, metavar="TOPIC=FILE", callback=_given,
+              help="File of an input topic, or - for standard input; may be repeated.")  # fmt: skip
+@click.option("--show", "shown", multiple=True, metavar="TOPIC",
+              help="Output topic to print; may be repeated.  [default: all]")  # fmt: skip
+@click.option("--each", is_flag=True, help="Commit each record, to print each update.")
+@click.option("--partitions", type=click.IntRange(min=1),
+              help="Partitions of each topic.  [default: 4 if keys are repartitioned]")  # fmt: skip
 @settings_option
 def try_app(
     target: str,
@@ -87,13 +73,13 @@ def try_app(
     partitions: int | None,
     settings: dict[str, Any],
 ) -> None:
-    """Run a whole application in this process, on files in place of topics, without Kafka.
+    """Run an application in this process on files, without Kafka.
 
-    A line of a file is a value in JSON (or the text itself, where the topic holds text), or a whole
-    record: {"key": "a", "value": {"price": 5}, "timestamp": 1700000000000}. As a key or a value,
-    {"base64": "/w=="} stands for bytes that no serde has made. What comes out is printed in the
-    same form. All input is there before the application begins, as when it reads topics from their
-    beginnings; each key comes out once, unless --each asks for every update.
+    A line of a file is a value in JSON (or the text itself, if the topic contains text), or a
+    whole record: {"key": "a", "value": {"price": 5}, "timestamp": 1700000000000}. As a key or a
+    value, {"base64": "/w=="} stands for bytes that no serde has written. The output has the same
+    form. The application reads all input from the beginning, and each key is printed once, unless
+    --each is given.
     """
     with said_errors():
         from headrace.streams.testing.driver import TopologyTestDriver
@@ -134,7 +120,7 @@ class Trial:
             _refuse_unknown(given.topic, sources, "reads")
         if not inputs:
             options = " ".join(f"--input {name}=FILE" for name in sources)
-            raise click.UsageError(f"there is nothing to read; give: {options}")
+            raise click.UsageError(f"an input is required: {options}")
 
     def check_shown(self, shown: Sequence[str]) -> None:
         """Check that the application has written the topics; dynamic topics are known by now."""
@@ -150,7 +136,7 @@ class Trial:
                     lines, given.file, key=topic.key_serde, value=topic.value_serde
                 ):
                     if record.partition is not None and record.partition >= count:
-                        reason = f"partition {record.partition} of {count}; see --partitions"
+                        reason = f"partition {record.partition} of {count}. Set --partitions"
                         raise LineError(given.file, record.line, reason)
                     tp = topic.append(
                         record.key,
@@ -208,9 +194,9 @@ class Trial:
     def summary(self) -> Iterator[str]:
         skipped = [e for e in self.driver.events if e["event"] == "record_skipped"]
         for event in skipped[:SKIPPED_MAX]:
-            yield f"Left out: {self._told(event)}"
+            yield f"Skipped: {self._told(event)}"
         for (node, reason), count in sorted(self.driver.dropped.items()):
-            yield f"Left out in all: {count} at {node} ({reason})"
+            yield f"Skipped in total: {count} at {node} ({reason})"
 
     def _told(self, event: Mapping[str, Any]) -> str:
         tp = (event["topic"], event["partition"], event["offset"])
@@ -223,5 +209,5 @@ def _refuse_unknown(topic: str, known: Sequence[str], verb: str) -> None:
     if topic in known:
         return
     near = get_close_matches(topic, known, n=1)
-    meant = f"did you mean {near[0]}?" if near else f"those are: {', '.join(known)}"
-    raise click.UsageError(f"{topic} is no topic that the application {verb}; {meant}")
+    meant = f"Did you mean {near[0]}?" if near else f"Its topics are {', '.join(known)}."
+    raise click.UsageError(f"{topic} is not a topic that the application {verb}. {meant}")

@@ -1,10 +1,22 @@
-"""Writes to external sinks: rows in the sinks' transactions, and dead letters."""
+"""Writes of rows to external sinks: with each commit, before it, or at a size limit.
+
+A sink may request large batches (`SinkBatching`). Its rows are then batched over many commits,
+which do not advance the offsets of its tasks.
+
+The order is: dead letters of skipped records, the sink's own transaction, the group's offsets. If
+the process is killed between two of these, a dead letter is repeated, or the group's offsets are
+outdated, but no row is lost or duplicated. After any other failure, the task restarts at the
+sink's positions.
+
+Hot path: `write_full` is called once per iteration.
+"""
 
 from __future__ import annotations
 
 import math
 import sys
 from collections.abc import Callable, Container, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from headrace.streams.kafka.adaptive_batch_size import AdaptiveBatchSize
@@ -42,19 +54,6 @@ class DeadLetterProducer:
         self.are_open = True
 
 
-# Writes of rows to external sinks: with each commit, before it, or at a size limit.
-#
-# A sink may request large batches (`SinkBatching`). Its rows are then batched over many commits,
-# which do not advance the offsets of its tasks.
-#
-# The order is: dead letters of skipped records, the sink's own transaction, the group's offsets. If
-# the process is killed between two of these, a dead letter is repeated, or the group's offsets are
-# outdated, but no row is lost or duplicated. After any other failure, the task restarts at the
-# sink's positions.
-#
-# Hot path: `write_full` is called once per iteration.
-
-
 ROWS_MAX = 10_000
 """Maximum number of rows of a task before a write, if the sink is fast enough."""
 ROWS_FIRST = 1_000
@@ -72,6 +71,30 @@ HELD_BYTES_MAX = 256 << 20
 """Maximum memory of the batched rows of all tasks, unless a single sink allows more."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """Rows of a task for its sink.
+
+    Args:
+        kept: the input record of each row.
+        next_offset: the position of the sink after them.
+    """
+
+    task: Task
+    outbox: Outbox
+    rows: Sequence[SinkRow]
+    kept: Sequence[Kept]
+    next_offset: int
+
+    def split(self, cut: int) -> tuple[_Rows, _Rows]:
+        middle = self.rows[cut].offset if cut < len(self.rows) else self.next_offset
+        return (
+            replace(self, rows=self.rows[:cut], kept=self.kept[:cut], next_offset=middle),
+            replace(self, rows=self.rows[cut:], kept=self.kept[cut:]),
+        )
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
 class SinkWrites:
     """Writes of rows to external sinks, with or before the commit.
 
@@ -83,33 +106,22 @@ class SinkWrites:
         linger_s: maximum delay of rows if commits are rare; None to wait for the commit.
     """
 
-    def __init__(
-        self,
-        connections: SinkConnections,
-        letters: DeadLetterProducer,
-        *,
-        running: Callable[[], Sequence[Task]],
-        begin_again: Callable[[Task], None],
-        commit_letters: Callable[[], None],
-        linger_s: float | None,
-        target_s: float,
-        clock: Clock,
-        probe: Probe,
-        log: Log,
-    ) -> None:
-        self._connections = connections
-        self._letters = letters
-        self._running = running
-        self._begin_again = begin_again
-        self._commit_letters = commit_letters
-        self._linger_s = linger_s
-        self._target_s = target_s
-        self._batches: dict[str, AdaptiveBatchSize] = {}
-        """Batch size of each sink, by operator."""
-        self._clock = clock
-        self._probe = probe
-        self._log = log
-        self._written_s = clock.monotonic_s()
+    connections: SinkConnections
+    letters: DeadLetterProducer
+    running: Callable[[], Sequence[Task]]
+    begin_again: Callable[[Task], None]
+    commit_letters: Callable[[], None]
+    linger_s: float | None
+    target_s: float
+    clock: Clock
+    probe: Probe
+    log: Log
+    _batches: dict[str, AdaptiveBatchSize] = field(default_factory=dict, init=False)
+    """Batch size of each sink, by operator."""
+    _written_s: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._written_s = self.clock.monotonic_s()
 
     def room(self, task: Task) -> int:
         """Return the number of records that a task may process before a write; at least 1."""
@@ -121,7 +133,7 @@ class SinkWrites:
 
     def _rows_max(self, outbox: Outbox) -> int:
         """Return the batch size per task, so that all tasks of a sink finish within the target."""
-        found = (task.facts.outbox for task in self._running())
+        found = (task.facts.outbox for task in self.running())
         tasks = len([other for other in found if other is not None and other.node == outbox.node])
         return max(1, self._batch_of(outbox).size // max(1, tasks))
 
@@ -131,21 +143,21 @@ class SinkWrites:
             # Large batches may take long, unless the sink limits them.
             is_large = outbox.batching is not None
             batch = self._batches[outbox.node] = AdaptiveBatchSize(
-                target_s=math.inf if is_large else self._target_s,
+                target_s=math.inf if is_large else self.target_s,
                 size=sys.maxsize if is_large else ROWS_FIRST,
                 max_size=sys.maxsize if is_large else ROWS_MAX,
-                log=self._log,
+                log=self.log,
                 fields={"batch": "sink", "sink": outbox.node, "unit": "rows"},
             )
         return batch
 
     def write_full(self) -> None:
         """Write rows of tasks that have reached their size limit or their maximum delay."""
-        tasks = [task for task in self._running() if task.facts.outbox is not None]
+        tasks = [task for task in self.running() if task.facts.outbox is not None]
         if not tasks:
             return
-        waited_s = self._clock.monotonic_s() - self._written_s
-        is_late = self._linger_s is not None and waited_s >= self._linger_s
+        waited_s = self.clock.monotonic_s() - self._written_s
+        is_late = self.linger_s is not None and waited_s >= self.linger_s
         for task in tasks:
             outbox = task.facts.outbox
             if outbox.batching is not None:
@@ -156,13 +168,13 @@ class SinkWrites:
             if is_full:
                 self._write(task, outbox)
         if is_late:
-            self._written_s = self._clock.monotonic_s()
+            self._written_s = self.clock.monotonic_s()
         self._keep_within_bounds(tasks)
 
     def _is_due(self, outbox: Outbox) -> bool:
         if not outbox.is_held:
             return False
-        batching, now_s = outbox.batching, self._clock.monotonic_s()
+        batching, now_s = outbox.batching, self.clock.monotonic_s()
         assert batching is not None
         if outbox.since_s is None:
             outbox.since_s = now_s
@@ -179,150 +191,124 @@ class SinkWrites:
             self._write(fullest, fullest.facts.outbox)
 
     def letters_committed(self) -> None:
-        self._letters.are_open = False
+        self.letters.are_open = False
 
     def write(self, ending: Container[TaskId] = ()) -> None:
         """Write all rows except batched rows, and batched rows of `ending` tasks.
 
         After this, a running task has no unwritten rows, or batched rows that delay its commit.
         """
-        for task in self._running():
+        for task in self.running():
             if task.facts.outbox is not None and (not task.facts.is_held or task.id in ending):
                 self._write(task, task.facts.outbox)
-        self._written_s = self._clock.monotonic_s()
+        self._written_s = self.clock.monotonic_s()
 
     def _write(self, task: Task, outbox: Outbox) -> None:
         ((_, next_offset),) = task.next_offset.items()
         if not task.moved or next_offset == outbox.position:
             return
-        rows, kept = outbox.take()
         try:
             self._send_letters()
-            self._write_all(task, outbox, rows, kept, next_offset)
+            self._write_all(_Rows(task, outbox, *outbox.take(), next_offset))
         except SinkFencedError as error:
-            self._log.warning(
+            self.log.warning(
                 "sink_fenced",
                 task=str(task.id),
                 sink=outbox.node,
                 reason=str(error),
-                next="nothing is lost or doubled: the task begins again where the sink is",
+                next="no row is lost or duplicated. The task restarts at the position of the sink",
             )
-            self._begin_again(task)
+            self.begin_again(task)
         except SinkUnavailableError as error:
             if not error.timed_out or self._batch_of(outbox).size == 1:
-                self._connections.unavailable(outbox.node, error)
-            self._begin_again(task)
+                self.connections.unavailable(outbox.node, error)
+            self.begin_again(task)
 
-    def _write_all(
-        self,
-        task: Task,
-        outbox: Outbox,
-        rows: Sequence[SinkRow],
-        kept: Sequence[Kept],
-        next_offset: int,
-    ) -> None:
-        batch = self._batch_of(outbox)
+    def _write_all(self, left: _Rows) -> None:
+        batch = self._batch_of(left.outbox)
         while True:
-            cut = _end_of(rows, self._rows_max(outbox))
-            middle = rows[cut].offset if cut < len(rows) else next_offset
-            begun_s = self._clock.monotonic_s()
+            count = _end_of(left.rows, self._rows_max(left.outbox))
+            now, left = left.split(count)
+            begun_s = self.clock.monotonic_s()
             try:
-                self._write_rows(task, outbox, rows[:cut], kept[:cut], middle)
+                self._write_rows(now)
             except SinkUnavailableError as error:
-                took_s = self._clock.monotonic_s() - begun_s
+                took_s = self.clock.monotonic_s() - begun_s
                 if error.timed_out or took_s >= _LONG_S:
                     batch.target_s = min(batch.target_s, max(took_s / 2, _TARGET_MIN_S))
-                    batch.timed_out(cut, took_s)
+                    batch.timed_out(count, took_s)
                 raise
-            batch.succeeded(cut, self._clock.monotonic_s() - begun_s)
-            rows, kept = rows[cut:], kept[cut:]
-            if not rows:
+            batch.succeeded(count, self.clock.monotonic_s() - begun_s)
+            if not left.rows:
                 return
 
-    def _write_rows(
-        self,
-        task: Task,
-        outbox: Outbox,
-        rows: Sequence[SinkRow],
-        kept: Sequence[Kept],
-        next_offset: int,
-    ) -> None:
+    def _write_rows(self, now: _Rows) -> None:
         """Write rows; find refused rows by bisection between records, and write the rest."""
+        rows = now.rows
         try:
-            self._write_batch(task, outbox, rows, next_offset)
+            self._write_batch(now)
         except SinkRefusedError as error:
             if error.others is not None:
-                left = self._let_go(task, outbox, rows, kept, [error, *error.others])
-                if len(left) < len(rows):
-                    fine = [rows[at] for at in left], [kept[at] for at in left]
-                    self._write_rows(task, outbox, *fine, next_offset)
+                accepted = self._skip_refused(now, [error, *error.others])
+                if len(accepted.rows) < len(rows):
+                    self._write_rows(accepted)
                     return
             if not rows:
                 raise  # the sink refuses the position itself, not a row
             if rows[0].offset != rows[-1].offset:
-                cut = _cut(rows, error)
-                middle = rows[cut].offset
-                self._write_rows(task, outbox, rows[:cut], kept[:cut], middle)
-                self._write_rows(task, outbox, rows[cut:], kept[cut:], next_offset)
+                for half in now.split(_cut(rows, error)):
+                    self._write_rows(half)
                 return
-            self._connections.stumbled_over(outbox.node, error)
-            task.facts.refused(outbox.node, error.with_traceback(None), kept[0][3], rows[0])
-            self._say_siblings(task, outbox, rows)
+            self.connections.stumbled_over(now.outbox.node, error)
+            self._skip(now, error, rows)
             self._send_letters()
-            self._write_batch(task, outbox, (), next_offset)
+            self._write_batch(replace(now, rows=(), kept=()))
 
-    def _let_go(
-        self,
-        task: Task,
-        outbox: Outbox,
-        rows: Sequence[SinkRow],
-        kept: Sequence[Kept],
-        errors: Sequence[SinkRefusedError],
-    ) -> Sequence[int]:
-        """Ask handlers about all records with refused rows; return the indices of accepted rows."""
+    def _skip_refused(self, now: _Rows, errors: Sequence[SinkRefusedError]) -> _Rows:
+        """Call handlers for all records with refused rows; return the rows of other records."""
         refused = {error.offset: error for error in reversed(errors)}
-        asked: set[int] = set()
-        for row, (_, _, _, message) in zip(rows, kept, strict=True):
-            if row.offset in refused and row.offset not in asked:
-                asked.add(row.offset)
-                error = refused[row.offset].with_traceback(None)
-                task.facts.refused(outbox.node, error, message, row)
-                own = [one for one in rows if one.offset == row.offset]
-                self._say_siblings(task, outbox, own)
+        for offset in dict.fromkeys(row.offset for row in now.rows):
+            if offset in refused:
+                self._skip(now, refused[offset], [r for r in now.rows if r.offset == offset])
         self._send_letters()
-        return [at for at, row in enumerate(rows) if row.offset not in refused]
+        left = [at for at, row in enumerate(now.rows) if row.offset not in refused]
+        return replace(now, rows=[now.rows[at] for at in left], kept=[now.kept[at] for at in left])
 
-    def _say_siblings(self, task: Task, outbox: Outbox, rows: Sequence[SinkRow]) -> None:
-        """Log rows skipped with a refused row: a write that tests them would move the position."""
-        if len(rows) > 1:
-            ((tp, _),) = task.next_offset.items()
-            self._log.warning(
+    def _skip(self, now: _Rows, error: SinkRefusedError, rows: Sequence[SinkRow]) -> None:
+        """Call the handler for the record of refused rows, and log its other rows."""
+        first = next(at for at, row in enumerate(now.rows) if row.offset == rows[0].offset)
+        message = now.kept[first][3]
+        now.task.facts.refused(now.outbox.node, error.with_traceback(None), message, rows[0])
+        if len(rows) > 1:  # writes that test the other rows would move the position
+            ((tp, _),) = now.task.next_offset.items()
+            self.log.warning(
                 "record_left_out_whole",
-                task=str(task.id),
-                sink=outbox.node,
+                task=str(now.task.id),
+                sink=now.outbox.node,
                 record=f"{tp} offset {rows[0].offset}",
                 rows=len(rows),
-                next="the table refuses one of its rows, and those of a record are written "
-                "together or not at all; leave direct=True out to have the others written",
+                next="the table refuses a row of the record, and the rows of a record are written "
+                "together or not at all. Remove direct=True to write the other rows",
             )
 
-    def _write_batch(
-        self, task: Task, outbox: Outbox, rows: Sequence[SinkRow], next_offset: int
-    ) -> None:
-        if outbox.batching is not None and not rows:
+    def _write_batch(self, now: _Rows) -> None:
+        outbox, task = now.outbox, now.task
+        if outbox.batching is not None and not now.rows:
             return  # the group's offset is sufficient to pass records without rows
         sink = task.spec.program.sub_topology.outside
         assert sink is not None
         assert sink.writes_outside is not None
-        batch = SinkBatch(outbox.source, task.id.partition, outbox.position, next_offset, rows)
-        self._connections.write(outbox.node, sink.writes_outside, batch)
-        outbox.wrote(next_offset)
-        self._probe("sink_written")
+        batch = SinkBatch(
+            outbox.source, task.id.partition, outbox.position, now.next_offset, now.rows
+        )
+        self.connections.write(outbox.node, sink.writes_outside, batch)
+        outbox.wrote(now.next_offset)
+        self.probe("sink_written")
 
     def _send_letters(self) -> None:
         """Commit dead letters before the sink's position passes their records."""
-        if self._letters.are_open:
-            self._commit_letters()
+        if self.letters.are_open:
+            self.commit_letters()
 
 
 def _end_of(rows: Sequence[SinkRow], count: int) -> int:

@@ -295,8 +295,8 @@ class _Wiring:
     def sink_writes(self) -> SinkWrites:
         seams = self._seams
         return SinkWrites(
-            self.sink_connections,
-            self.letters,
+            connections=self.sink_connections,
+            letters=self.letters,
             running=lambda: self.tasks.running,
             begin_again=self._begin_again,
             commit_letters=lambda: self.commits.commit_letters(),
