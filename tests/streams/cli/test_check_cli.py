@@ -51,7 +51,7 @@ def test_what_has_no_name_is_listed_and_fails_where_that_is_asked_for(
     first = done.output.splitlines()[0]
     assert first.startswith("store KSTREAM-AGGREGATE-STATE-STORE-0000000001")
     assert first.endswith('behind lines: write count(store="...")')
-    assert "the very name" in done.output
+    assert "use the names that are printed here" in done.output
 
 
 def test_what_writes_to_its_own_changelog_is_refused(tmp_path: Path) -> None:
@@ -64,7 +64,7 @@ def test_what_writes_to_its_own_changelog_is_refused(tmp_path: Path) -> None:
 def test_an_application_with_names_passes(tmp_path: Path) -> None:
     done = _check(tmp_path, 'store="counts"', "--strict")
     assert done.exit_code == 0, done.output
-    assert "has a name of its own" in done.output
+    assert "All stores and repartition topics are named" in done.output
 
 
 FEWER = """
@@ -103,7 +103,7 @@ def test_keys_whose_serde_nobody_named_are_told_of(
     done = _checked(tmp_path, KEYS.format(steps=change), *arguments)
     assert done.exit_code == code
     assert "written to out by KSTREAM-SINK-0000000002 with the default serde 'json'" in done.output
-    assert "has a name of its own" in done.output
+    assert "All stores and repartition topics are named" in done.output
 
 
 def test_keys_that_may_not_meet_are_told_of_and_are_no_failure(tmp_path: Path) -> None:

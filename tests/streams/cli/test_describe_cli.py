@@ -95,7 +95,7 @@ def test_it_can_be_drawn(app: str) -> None:
 def test_two_forms_at_once_are_refused(app: str) -> None:
     result = CliRunner().invoke(main, ["describe", app, "--code", "--svg"])
     assert result.exit_code == 2
-    assert "choose one" in result.output
+    assert "exclude each other" in result.output
 
 
 def test_an_application_that_is_not_there_is_named() -> None:

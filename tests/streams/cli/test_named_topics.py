@@ -39,15 +39,15 @@ def test_a_command_that_can_do_without_an_application_says_so(target: str) -> No
     for command in ("tail", "describe"):
         code, text = said("topics", command, "shop.order", "--app", target)
         assert code == 2
-        assert "did you mean shop.orders? Without --app it may be any topic.\n" in text
+        assert "Did you mean shop.orders? Without --app, any topic is allowed.\n" in text
 
 
 def test_skip_which_needs_one_does_not(target: str) -> None:
     code, text = said("skip", "shop.order", "2", "5", "--app", target)
     assert code == 1
-    assert text.endswith("keeps; did you mean shop.orders?\n")
+    assert text.endswith("Did you mean shop.orders?\n")
 
 
 def test_a_step_stands_for_the_topics_that_begin_with_it(target: str) -> None:
     text = said("topics", "describe", "pairs", "--app", target)[1]
-    assert "did you mean pairs-other-join-store or pairs-this-join-store?" in text
+    assert "Did you mean pairs-other-join-store or pairs-this-join-store?" in text

@@ -144,7 +144,7 @@ def test_what_is_wrong_ends_each_command_in_the_same_way(
     [
         (b'"poll.ms" = 1\n"a" = ?\n', "(at line 2, column 7)"),
         (b'"poll.ms" = 1\n"a" = [1,\n\n', "(at the end, line 2)"),
-        (b'"poll.ms" = 1\n\n"a" = "\xe4"\n', "line 3 is no UTF-8"),
+        (b'"poll.ms" = 1\n\n"a" = "\xe4"\n', "line 3 is not UTF-8"),
     ],
 )
 def test_the_line_is_said_at_which_a_file_is_no_toml(

@@ -58,9 +58,9 @@ def test_a_setting_that_says_no_side_is_refused_without_its_value(files: tuple[P
 def test_what_clusters_are_called(files: tuple[Path, Path]) -> None:
     assert names_of(*files, None) == ("west", "east")
     assert names_of(*files, "a,b") == ("a", "b")
-    with pytest.raises(click.UsageError, match="say --names west,east"):
+    with pytest.raises(click.UsageError, match="Set --names, such as west,east"):
         names_of(files[0], files[0], None)
-    with pytest.raises(click.UsageError, match="give --from and --to"):
+    with pytest.raises(click.UsageError, match="--from and --to are required"):
         names_of(files[0], None, None)
 
 

@@ -155,7 +155,7 @@ def test_a_key_may_begin_with_a_minus(target: str) -> None:
     assert row["key"] == -3
     found = run("get", "counts", "the", "--jsn", "--app", target)
     assert found.exit_code == 2
-    assert "No such option: --jsn; a key that begins so goes behind --" in found.stderr
+    assert "No such option: --jsn. Write -- before a key that starts with a minus" in found.stderr
     assert "1 of 1 keys have no row" in run("get", "counts", "--app", target, "--", "--jsn").stderr
 
 
@@ -220,7 +220,7 @@ def test_the_files_of_a_stopped_application_are_read_and_their_age_is_said_once(
 ) -> None:
     found = run("get", "counts", "the", "a\x1b[2J", "--app", target, "--state-dir", str(stopped))
     assert found.exit_code == 0
-    said = "No worker of asked runs on this host: rows of counts may lack changes of"
+    said = "No worker of asked runs on this host. Rows of counts may lack changes of"
     assert found.stderr.count(said) == 1
     assert said not in run("get", "counts", "the", "--app", target).stderr
 
@@ -232,7 +232,7 @@ def test_what_is_wrong_is_one_sentence(target: str, tmp_path: Path) -> None:
     found = run("get", "held", "the", "--app", target)
     assert "kept in the memory of the workers" in found.stderr
     found = run("get", "counts", "the", "--as-of", "5", "--app", target)
-    assert "keeps no versions" in found.stderr
+    assert "is not versioned" in found.stderr
     found = run("get", "counts", "the", "--app", target, "--state-dir", str(tmp_path / "none"))
     assert "this host has no rows of store 'counts'" in found.stderr
     found = run("list", "--app", target, "--state-dir", str(tmp_path / "none"))
@@ -251,7 +251,8 @@ def test_what_a_host_refuses_is_said_in_the_words_of_the_command(tmp_path: Path)
             found = run(*asked, *served)
             assert found.exit_code != 0
             assert (
-                "wants a token; name the file that holds it: --http-token-file FILE" in found.stderr
+                "a token is required; name the file that holds it: --http-token-file FILE"
+                in found.stderr
             )
             assert "token=" not in found.stderr
         wrong = tmp_path / "wrong"
@@ -307,7 +308,7 @@ def test_what_cannot_be_watched_is_one_sentence(target: str, memory: MemoryFeeds
         in found.stderr
     )
     assert (
-        "leave out --from"
+        "--snapshot and --from exclude each other"
         in run("watch", "counts", "--app", target, "--from", "beginning", "--snapshot").stderr
     )
     memory.failure = FatalClientError("the brokers are gone")

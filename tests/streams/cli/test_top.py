@@ -41,7 +41,7 @@ def test_a_rate_is_what_was_committed_between_two_looks() -> None:
     assert seen.rates(seen) == {}
     shown_text = text(seen, before)
     assert "shop: stable, 1 worker, lag 2,250, 100/s" in shown_text
-    assert "There is no topic gone." in shown_text
+    assert "Topic gone does not exist." in shown_text
 
 
 def test_tasks_that_are_far_behind_come_first_and_the_rest_is_counted() -> None:

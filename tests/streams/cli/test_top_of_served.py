@@ -80,7 +80,7 @@ def test_an_application_that_is_not_loaded_yet_says_so() -> None:
 def test_an_address_that_is_none_is_refused(url: str) -> None:
     code, text = asked("--url", url)
     assert code == 1
-    assert "is no address such as http://localhost:9464" in text
+    assert "is not a URL. Write a URL such as http://localhost:9464" in text
 
 
 def test_where_nobody_serves_that_is_said() -> None:

@@ -115,12 +115,15 @@ def test_one_output_is_printed_as_it_can_be_read_again(run: Any) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ([], "there is nothing to read; give: --input in=FILE"),
+        ([], "an input is required: --input in=FILE"),
         (["--input", "in"], "'in' is not TOPIC=FILE"),
-        (["--input", "in=nowhere.jsonl"], "there is no file nowhere.jsonl"),
-        (["--input", "in=-", "--input", "in=-"], "standard input is one topic's only"),
-        (["--input", "inn=-"], "inn is no topic that the application reads; did you mean in?"),
-        (["--input", "in=-", "--show", "x"], "x is no topic that the application wrote; those"),
+        (["--input", "in=nowhere.jsonl"], "file nowhere.jsonl does not exist"),
+        (["--input", "in=-", "--input", "in=-"], "standard input is allowed for a single topic"),
+        (["--input", "inn=-"], "inn is not a topic that the application reads. Did you mean in?"),
+        (
+            ["--input", "in=-", "--show", "x"],
+            "x is not a topic that the application wrote. Its topics are",
+        ),
     ],
 )
 def test_what_was_written_wrong_is_said(run: Any, arguments: list[str], said: str) -> None:
@@ -138,7 +141,7 @@ def test_a_line_that_is_none_is_named_by_its_file_and_number(run: Any) -> None:
 
 def test_a_partition_that_is_not_there_is_named(run: Any) -> None:
     done = run(FAILS, "--partitions", "2", **{"in": '{"value": 1, "partition": 2}\n'})
-    assert "in.jsonl, line 1: partition 2 of 2; see --partitions" in done.stderr
+    assert "in.jsonl, line 1: partition 2 of 2. Set --partitions" in done.stderr
 
 
 def test_a_record_that_fails_is_named_by_its_line(run: Any) -> None:
@@ -159,7 +162,7 @@ def test_what_is_left_out_is_said(run: Any) -> None:
     )
     done = run(program, "--partitions", "1", orders=late % 100_000 + late % 5)
     assert done.exit_code == 0, done.output
-    assert "Left out in all: 1 at " in done.stderr
+    assert "Skipped in total: 1 at " in done.stderr
 
 
 def test_topics_that_a_function_names_are_printed_too(run: Any) -> None:

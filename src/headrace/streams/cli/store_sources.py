@@ -227,8 +227,8 @@ class _LocalRows:
             return reader  # the query itself reports that the store is missing
         self._is_said = True
         click.echo(
-            f"No worker of {self._queries.application} runs on this host. Rows of {name} may be "
-            f"{oldest.age_ms / 1000:g} s old.",
+            f"No worker of {self._queries.application} runs on this host. Rows of {name} may lack "
+            f"changes of {oldest.age_ms / 1000:g} s.",
             err=True,
         )
         return reader

@@ -155,7 +155,7 @@ def test_another_first_input_does_not_hide_what_is_deployed(app: Upgraded) -> No
 def test_the_command_says_what_a_start_would(app: Upgraded) -> None:
     same = app.command("check", "--deployed")
     assert (same.exit_code, "can be started" in same.output) == (0, True)
-    assert same.output.endswith("What its functions do is not compared.\n")
+    assert same.output.endswith("The code of functions is not compared.\n")
     changed = app.command("check", "--deployed", steps=1)
     assert changed.exit_code == 1
     error = app.refused(app.version(steps=1))

@@ -120,8 +120,8 @@ def test_at_least_once_tells_of_a_deleted_group_before_the_start_and_how_to_go_a
     options = f"--topic {group}-by-word-repartition --topic {source}"
     assert f"headrace offsets set MODULE:APP {options} --to end" in told
     assert "Note: records_counted_twice: the group " in told
-    last = "can be started on what is deployed, but see the notes.\n"
-    assert told.endswith(f"{last}What its functions do is not compared.\n")
+    last = "can be started, but see the notes.\n"
+    assert told.endswith(f"{last}The code of functions is not compared.\n")
 
     ends = {t: kafka.ends(topics.bootstrap, t) for t in (f"{group}-by-word-repartition", source)}
     places = {TopicPartition(t, p): end for t, some in ends.items() for p, end in some.items()}

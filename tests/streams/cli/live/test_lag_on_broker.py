@@ -98,7 +98,7 @@ def test_a_look_at_an_input_that_is_not_there_ends_with_the_code_of_missing_topi
     shown = words.command(*look)
     assert shown.exit_code == 4
     assert words.lines in shown.stdout
-    assert f"topics that do not exist: {words.lines};" in shown.stderr
+    assert f"topics do not exist, so their lag is unknown ({words.lines})." in shown.stderr
     assert "Lag: 0" not in shown.stdout
 
 

@@ -204,12 +204,12 @@ def test_what_cannot_be_meant_is_refused(topics: Topics, tmp_path: Path) -> None
         assert done.exit_code == 1, error
     done = counting.skip(counting.lines, 0, 3, *app, "--dry-run", "--show")
     assert '"value":"p0ison"' in done.output
-    assert "No step of the application gets it, whichever of them has failed at it." in done.output
+    assert "No operator of the application receives it." in done.output
     assert "Nothing was done (--dry-run)." in done.output
     assert "run it again with --yes" in counting.skip(counting.lines, 0, 3, *app).output
     assert counting.stands_at() == (3, [])
     done = counting.skip(*counting.partial_count(7), *app, "--dry-run")
-    assert "It is a partial result of 'count', made of 7 records: with it they are left out." in (
+    assert "It is a partial result of 'count', made of 7 records, which are skipped with it." in (
         done.output
     )
 

@@ -84,7 +84,7 @@ def test_a_transaction_that_has_lost_its_end_is_ended_and_the_application_goes_o
 
     code, said = asked("abort", counting.target, "--dry-run")
     assert code == 0
-    assert "To be aborted: what was left open by w\n" in said
+    assert "To be aborted: open transactions of w\n" in said
     assert f"  {counting.tasks / '0_0'}\nNothing was done (--dry-run)." in said
     code, said = asked("abort", counting.target)
     assert code == 1
@@ -118,7 +118,7 @@ def test_offsets_alone_are_found_before_the_first_commit_and_those_of_others_sta
     assert "no worker of this host is known" in said
     code, said = asked("abort", counting.target, "--worker", "w", "--yes")
     assert code == 1
-    assert "this is still open. It is of a worker of another host" in said
+    assert "transactions are still open, of a worker on another host" in said
     assert said.count("commits its offset") == 2
     code, said = asked("abort", counting.target, "--worker", "elsewhere", "--yes")
     assert code == 0, said

@@ -173,7 +173,7 @@ def test_rows_that_the_topic_does_not_take_are_skipped_and_counted(
     assert "Traceback" not in refused.stderr
     done = _fed(topics, file, topic, "--skip-bad")
     assert done.returncode == 0, done.stderr
-    counted = f"{len(REFUSED)} rows; {len(REFUSED)} left out, see rows_skipped in the log"
+    counted = f"{len(REFUSED)} rows; {len(REFUSED)} skipped, see rows_skipped in the log"
     assert done.stdout == f"Written: {topic} ({counted})\n"
     assert [row["n"] for row in _values(topics, topic)] == list(range(len(REFUSED)))
 
