@@ -31,7 +31,7 @@ from headrace.streams_web.metrics import METRICS
 
 _METRICS_HEAD = """# Metrics
 
-What `/metrics` has, for Prometheus; see [Watch it](watch.md) for how it is served, and which of
+What `/metrics` has, for Prometheus; see [Monitoring](watch.md) for how it is served, and which of
 them matter. This page is made of the table in the code.
 
 Counts begin with the worker's process, and those of tasks and stores with the task in that process;
