@@ -1,10 +1,10 @@
-"""Word counts, asked for over HTTP while they are counted.
+"""Query word counts over HTTP while they are counted.
 
     headrace run examples.word_count:app --workers 2 --http 9464 --queries
     python -m examples.ask_counts the rose
 
-It prints the counts as they are, then each change of the first word once it is committed, until
-Ctrl-C. Where the connection is lost it goes on behind the last change that it was told.
+It prints the present counts, then each committed change of the first word, until Ctrl-C. After a
+lost connection it continues after the last change that it received.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ STORE = "/api/stores/counts"
 
 
 def counts(url: str, words: Sequence[str]) -> dict[str, int]:
-    """How often each word came so far; one that never did is left out."""
+    """Return the count of each word so far, without words that never occurred."""
     asked = json.dumps({"keys": list(words)}).encode()
     with urlopen(f"{url}{STORE}/get", asked, timeout=10) as answer:
         rows = json.load(answer)["rows"]
@@ -30,7 +30,7 @@ def counts(url: str, words: Sequence[str]) -> dict[str, int]:
 
 
 def changes(url: str, word: str) -> Iterator[dict[str, Any]]:
-    """Each change of a word's count, from its count now on."""
+    """Yield the present count of a word, and then each change."""
     last: dict[str, str] = {}
     while True:
         asked = Request(f"{url}{STORE}/{quote(word, safe='')}/changes?snapshot=true", headers=last)
@@ -47,7 +47,7 @@ def changes(url: str, word: str) -> Iterator[dict[str, Any]]:
 @click.option("--url", default="http://localhost:9464", show_default=True)
 @click.argument("words", nargs=-1, required=True)
 def main(url: str, words: tuple[str, ...]) -> None:
-    """Ask for the counts of WORDS, and follow those of the first."""
+    """Query the counts of WORDS, and follow the count of the first."""
     for word, count in counts(url, words).items():
         click.echo(f"{word}: {count}")
     for change in changes(url, words[0]):

@@ -1,8 +1,8 @@
 """Orders in Avro: how many orders has each customer made, and what did they come to?
 
-It shows Avro in the wire format of schema registries, in all topics that it reads, writes and
-keeps its state in. The registry is a file, so that there is no server to start; for a real one put
-`headrace.SchemaRegistry("http://localhost:8081")` in its place.
+It shows Avro in the wire format of schema registries, in its input, output and changelog topics.
+The registry is a file, so that you need no server; for a real one use
+`headrace.SchemaRegistry("http://localhost:8081")` instead.
 
     headrace topics create avro-orders order-totals
     headrace run examples.avro_orders:app
@@ -58,7 +58,7 @@ def avro_orders(
     orders: str = "avro-orders",
     totals: str = "order-totals",
 ) -> Topology:
-    """Say what to compute; the arguments are a schema registry and topics."""
+    """Build the topology; the arguments are a schema registry and topics."""
     order_serde = avro.registered(ORDER, registry=registry, into=Order)
     total_serde = avro.registered(TOTAL, registry=registry, into=Total)
     builder = StreamsBuilder()
@@ -73,5 +73,5 @@ def avro_orders(
 
 
 def app() -> KafkaStreams:
-    """What `headrace run` runs."""
+    """Return the application for `headrace run`."""
     return KafkaStreams(avro_orders(), SETTINGS)

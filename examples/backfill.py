@@ -28,7 +28,7 @@ START_MS, DAY_MS, PER_DAY = 1_704_067_200_000, 86_400_000, 100
 
 
 def spending(orders: str = "orders", spent: str = "spending") -> Topology:
-    """Say what to compute, for history and for live."""
+    """Build the topology, for history and for live records."""
     builder = StreamsBuilder()
     stream = builder.stream(orders, key=serdes.string, value=serdes.long)
     stream.group_by_key().reduce(add, store="spent").to_stream().to(spent)
@@ -36,7 +36,7 @@ def spending(orders: str = "orders", spent: str = "spending") -> Topology:
 
 
 def orders(first_day: int, last_day: int) -> list[tuple[int, str, int]]:
-    """Time, customer and amount of the orders of some days: always the same ones."""
+    """Yield time, customer and amount of the orders of some days, always the same ones."""
     numbers = range(first_day * PER_DAY, last_day * PER_DAY)
     return [(START_MS + n // PER_DAY * DAY_MS, f"c{n * 7919 % 500}", n % 97) for n in numbers]
 
@@ -49,7 +49,7 @@ def write(bootstrap: str, topic: str, some: list[tuple[int, str, int]]) -> None:
 
 
 def archive(spark: Any, admin: AdminClient, options: dict[str, str], path: str) -> Any:
-    """Move a topic's records into files, as a connector would have done day by day."""
+    """Move a topic's records into files, as a connector would do day by day."""
     spark.read.format("changelog").options(**options).load().write.parquet(path)
     kept = spark.read.parquet(path)
     ends = kept.groupBy("partition").agg({"offset": "max"}).collect()
@@ -59,7 +59,7 @@ def archive(spark: Any, admin: AdminClient, options: dict[str, str], path: str) 
 
 
 def main(work: Path, bootstrap: str, spark: Any, prefix: str = "") -> None:
-    """Play it through; the last line says that all is right."""
+    """Run the whole example; the last line confirms the result."""
     topic, to = f"{prefix}orders", f"{prefix}spending"
     topology, admin = spending(topic, to), AdminClient({"bootstrap.servers": bootstrap})
     settings = {"application.id": f"{to}-app", "bootstrap.servers": bootstrap,

@@ -2,10 +2,10 @@
 
     make demo
 
-Starts a Kafka of its own, writes a text into a topic line by line, runs examples/word_count.py as
-a process, kills it with SIGKILL in the middle, starts it again, and compares every count with a
-plain recount. The exit status is 0 if all are right, 1 if not, 130 after Ctrl-C. With `--stay`
-(`make demo ARGS=--stay`) it ends with the address of its page, and counts on until Ctrl-C.
+Starts a separate Kafka, writes a text into a topic line by line, runs examples/word_count.py as
+a process, kills it with SIGKILL in the middle, restarts it, and compares every count with a
+plain recount. The exit status is 0 if all are equal, 1 if not, 130 after Ctrl-C. With `--stay`
+(`make demo ARGS=--stay`) it then prints the address of its dashboard, and runs until Ctrl-C.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Demo:
     directory: Path
 
     def run(self, text: Text) -> bool:
-        """Write, count, kill, count on, compare; returns whether every count is right."""
+        """Write, count, kill, continue, compare; return whether every count is correct."""
         lines = len(text.lines)
         topics = [self.names.sentences, self.names.word_counts]
         self.cluster.create(topics, partitions=PARTITIONS)
@@ -78,7 +78,7 @@ class Demo:
         return right
 
     def stay(self, text: Text) -> None:
-        """Count on until Ctrl-C, with a page."""
+        """Continue to count until Ctrl-C, with a dashboard."""
         stay(
             {
                 "application.id": self.names.application,
@@ -167,7 +167,7 @@ def main(
 
 @contextmanager
 def _claimed(home: Path) -> Iterator[Path]:
-    """Keep a second demo out of the directory."""
+    """Prevent a second demo in the same directory."""
     home.mkdir(parents=True, exist_ok=True)
     with (home / "lock").open("w") as lock:
         try:
@@ -181,7 +181,7 @@ def _claimed(home: Path) -> Iterator[Path]:
 
 @contextmanager
 def _kafka(console: Console, home: Path, bootstrap: str | None) -> Iterator[str]:
-    """A Kafka of this run's own, on a free port, unless another one is given."""
+    """Start a Kafka for this run, on a free port, unless another one is given."""
     if bootstrap is not None:
         yield bootstrap
         return
@@ -199,7 +199,7 @@ def _kafka(console: Console, home: Path, bootstrap: str | None) -> Iterator[str]
 
 
 def _delete_leftovers(bootstrap: str) -> None:
-    """Delete what a run left behind that had no time to clean up."""
+    """Delete the leftovers of a run that had no time to clean up."""
     cluster = Cluster(bootstrap, PREFIX)
     cluster.delete(PREFIX)
     cluster.close()
@@ -219,7 +219,7 @@ def _swept(cluster: Cluster, names: Names, home: Path) -> Iterator[None]:
 
 @contextmanager
 def _bar(console: Console, words: str, total: int) -> Iterator[Callable[[int], None]]:
-    """A progress bar; what is yielded takes how many are done."""
+    """Yield a function that sets the progress of a bar."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, console=console) as progress:
         task = progress.add_task(words, total=total)
@@ -232,7 +232,7 @@ def _interrupt(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
 
 
 def _leave_alone() -> None:
-    """Let nothing interrupt the cleaning up; each of its steps is bounded."""
+    """Ignore signals during the cleanup, each step of which has a timeout."""
     for number in _SIGNALS:
         signal.signal(number, signal.SIG_IGN)
 

@@ -1,7 +1,7 @@
-"""Enrichment by HTTP: which weather is there where each parcel goes?
+"""Enrichment by HTTP: what is the weather at the destination of each parcel?
 
-It shows `map_async`: a hundred calls under way at a time, attempts, and what a parcel has whose
-call fails in the end. A service for it is `python -m examples.enrich_by_http`.
+It shows `map_async`: a hundred calls in flight, retries, and the result for a parcel whose
+call finally fails. `python -m examples.enrich_by_http` is a service for it.
 
     headrace topics create parcels-to-send parcels-with-weather
     headrace run examples.enrich_by_http:app
@@ -33,7 +33,7 @@ Parcel = dict[str, str | None]
 
 
 def with_weather(parcel: Parcel, call: Call) -> Parcel:
-    """A plain function: it is called in threads. The key lets a service know a call again."""
+    """Call the service, in a thread. The key identifies a repeated call."""
     url = f"{SERVICE}/{quote(str(parcel['city']))}"
     request = Request(url, headers={"Idempotency-Key": call.key})
     with urlopen(request, timeout=2) as answer:
@@ -43,7 +43,7 @@ def with_weather(parcel: Parcel, call: Call) -> Parcel:
 def enrich_by_http(
     parcels: str = "parcels-to-send", enriched: str = "parcels-with-weather"
 ) -> Topology:
-    """Say what to compute; the arguments are topics."""
+    """Build the topology; the arguments are topics."""
     builder = StreamsBuilder()
     stream = builder.stream(parcels, key=serdes.string, value=serdes.json)
     stream.map_async(
@@ -68,7 +68,7 @@ class Weather(BaseHTTPRequestHandler):
 
 
 def app() -> KafkaStreams:
-    """What `headrace run` runs."""
+    """Return the application for `headrace run`."""
     return KafkaStreams(enrich_by_http(), SETTINGS)
 
 

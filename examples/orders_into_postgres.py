@@ -1,13 +1,14 @@
-"""Orders into PostgreSQL: each of them is a row, and each customer's sums are one.
+"""Orders into PostgreSQL: a row for each order, and a row with the sums of each customer.
 
-It shows `to_sink`: rows that are appended, and rows under keys. The database has them once,
-whatever is killed: the place up to which it has read is in the transaction of the rows.
+It shows `to_sink`: appended rows, and rows under keys. The database has each row exactly once,
+even if processes are killed, because the transaction of the rows contains the position.
 
     headrace topics create orders-to-keep
     export ORDERS_DATABASE=postgresql://localhost/shop
     headrace run examples.orders_into_postgres:app
 
-It wants `pip install 'headrace[postgres]'`, and makes both tables. Keys are text, values are JSON:
+It requires `pip install 'headrace[postgres]'`, and creates both tables. Keys are text, values are
+JSON:
 
     orders-to-keep     o1  {"customer": "ann", "item": "tea", "cents": 250}
     table orders       o1, ann, tea, 250
@@ -30,12 +31,12 @@ Sums = dict[str, int]
 
 
 def database() -> str:
-    """Where it is; a password comes from PGPASSWORD or ~/.pgpass."""
+    """Return the address; a password comes from PGPASSWORD or ~/.pgpass."""
     return os.environ.get("ORDERS_DATABASE", "postgresql://localhost/shop")
 
 
 def each_order() -> ExternalSink:
-    """A row for each order; `row` says where its columns are looked for."""
+    """Return the sink with a row for each order; `row` returns the columns."""
     columns = {"order_id": str, "customer": str, "item": str, "cents": int}
     return PostgresSink(database, "orders", columns, row=order_row, create=True)
 
@@ -45,7 +46,7 @@ def order_row(key: str, order: Order) -> dict[str, str | int]:
 
 
 def each_customer() -> ExternalSink:
-    """A row for each customer, under its name."""
+    """Return the sink with a row for each customer, under its name."""
     columns = {"customer": str, "orders": int, "cents": int}
     return PostgresSink(database, "customers", columns, key="customer", create=True)
 
@@ -55,7 +56,7 @@ def add(_: str, order: Order, sums: Sums) -> Sums:
 
 
 def orders_into_postgres(orders: str = "orders-to-keep") -> Topology:
-    """Say what to compute; the argument is a topic."""
+    """Build the topology; the argument is a topic."""
     builder = StreamsBuilder()
     stream = builder.stream(orders, key=serdes.string, value=serdes.json)
     stream.to_sink(each_order(), name="keep-orders")
@@ -68,5 +69,5 @@ def orders_into_postgres(orders: str = "orders-to-keep") -> Topology:
 
 
 def app() -> KafkaStreams:
-    """What `headrace run` runs."""
+    """Return the application for `headrace run`."""
     return KafkaStreams(orders_into_postgres(), SETTINGS)

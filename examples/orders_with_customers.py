@@ -1,7 +1,7 @@
 """Orders with customers: where does each order go, now?
 
-It shows a join of two tables by a foreign key: each order names its customer. A customer who moves
-changes all of their orders, and an order that is taken back takes its parcel with it.
+It shows a join of two tables by a foreign key: each order references its customer. A customer who
+moves changes all of their orders, and a deleted order deletes its parcel.
 
     headrace topics create shop-orders shop-customers parcels
     headrace run examples.orders_with_customers:app
@@ -11,7 +11,7 @@ It reads two topics. Keys are text, values are JSON, and a null value deletes th
     shop-orders      order     {"customer": "c1", "item": "tea"}
     shop-customers   customer  {"name": "Ann", "city": "Rome"}
 
-It writes one. A null value says that there is no parcel any more:
+It writes one. A null value deletes the parcel:
 
     parcels          order     {"item": "tea", "to": "Ann, Rome"}
 """
@@ -54,7 +54,7 @@ def parcel(order: Order, customer: Customer) -> Parcel:
 def orders_with_customers(
     orders: str = "shop-orders", customers: str = "shop-customers", parcels: str = "parcels"
 ) -> Topology:
-    """Say what to compute; the arguments are topics."""
+    """Build the topology; the arguments are topics."""
     builder = StreamsBuilder()
     bought = builder.table(orders, key=serdes.string, value=serdes.json_of(Order), store="orders")
     buyers = builder.table(
@@ -73,5 +73,5 @@ def orders_with_customers(
 
 
 def app() -> KafkaStreams:
-    """What `headrace run` runs."""
+    """Return the application for `headrace run`."""
     return KafkaStreams(orders_with_customers(), SETTINGS)

@@ -5,12 +5,12 @@ It shows a join of a stream with a table, and a count in windows.
     headrace topics create page-views users views-by-region
     headrace run examples.page_views:app
 
-It reads two topics. Keys are text, values are JSON, and a null value forgets the user:
+It reads two topics. Keys are text, values are JSON, and a null value deletes the user:
 
     page-views       user      {"page": "/tea"}
     users            user      {"region": "Asia"}
 
-It writes one. Counts go up until the minute is over and views have had a minute to come late:
+It writes one. Counts rise until the minute and its grace period of a minute are over:
 
     views-by-region  region    {"minute": "2024-05-01T12:00:00Z", "views": 3}
 """
@@ -57,7 +57,7 @@ def views_in(region: Windowed[str], views: int) -> tuple[str, Views]:
 def page_views(
     page_views: str = "page-views", users: str = "users", views_by_region: str = "views-by-region"
 ) -> Topology:
-    """Say what to compute; the arguments are topics."""
+    """Build the topology; the arguments are topics."""
     builder = StreamsBuilder()
     people = builder.table(users, key=serdes.string, value=serdes.json_of(User), store="users")
     (
@@ -74,5 +74,5 @@ def page_views(
 
 
 def app() -> KafkaStreams:
-    """What `headrace run` runs."""
+    """Return the application for `headrace run`."""
     return KafkaStreams(page_views(), SETTINGS)

@@ -1,4 +1,4 @@
-"""Scoring in batches: how likely is each payment a fraud, says a model that wants many at a time.
+"""Scoring in batches: a model that scores many payments in one call estimates their risk of fraud.
 
 It shows `map_batches` with frames of pandas; the model here is three lines of arithmetic.
 
@@ -25,17 +25,17 @@ SETTINGS = {
 
 
 class Model:
-    """Made once in each worker; a real one would be loaded here."""
+    """Model, created once per worker; a real one would be loaded here."""
 
     def predict(self, payments: Any) -> Any:
-        """A frame with a row for each payment, a score for each of them."""
+        """Return the scores of a frame with a row for each payment."""
         at_night = (payments["hour"] < 6).astype(float)
         large = (payments["cents"] > 500_000).astype(float)
         return (0.1 + 0.3 * at_night + 0.5 * large).round(2)
 
 
 def score_in_batches(payments: str = "payments-to-score", scores: str = "scores") -> Topology:
-    """Say what to compute; the arguments are topics."""
+    """Build the topology; the arguments are topics."""
     builder = StreamsBuilder()
     (
         builder.stream(payments, key=serdes.string, value=serdes.json)
@@ -46,5 +46,5 @@ def score_in_batches(payments: str = "payments-to-score", scores: str = "scores"
 
 
 def app() -> KafkaStreams:
-    """What `headrace run` runs."""
+    """Return the application for `headrace run`."""
     return KafkaStreams(score_in_batches(), SETTINGS)

@@ -1,7 +1,7 @@
 """Suspicious loan payments: which are far from the usual, or too close together?
 
-It shows a join of a stream with itself, in a window that slides: each payment is compared with
-those of the same loan in the forty days before it. The time is the one in the payment.
+It shows a join of a stream with itself: each payment is compared with the payments of the same
+loan in the forty days before it. The timestamp is the time in the payment.
 
     headrace topics create loan-payments suspicious-payments
     headrace run examples.suspicious_loans:app
@@ -46,7 +46,7 @@ class Suspicion:
 def suspicions(pair: tuple[Payment, Payment]) -> Iterator[Suspicion]:
     payment, before = pair
     if payment <= before:
-        return  # each meets itself too, and two of the same time meet twice
+        return  # each record matches itself too, and two with the same time match twice
     if payment.at - before.at < TOO_CLOSE:
         yield Suspicion(payment.id, before.id, "too close together")
     if not before.cents <= 2 * payment.cents <= 4 * before.cents:
@@ -56,7 +56,7 @@ def suspicions(pair: tuple[Payment, Payment]) -> Iterator[Suspicion]:
 def suspicious_loans(
     loan_payments: str = "loan-payments", suspicious_payments: str = "suspicious-payments"
 ) -> Topology:
-    """Say what to compute; the arguments are topics."""
+    """Build the topology; the arguments are topics."""
     builder = StreamsBuilder()
     payments = builder.stream(
         loan_payments,
@@ -72,5 +72,5 @@ def suspicious_loans(
 
 
 def app() -> KafkaStreams:
-    """What `headrace run` runs."""
+    """Return the application for `headrace run`."""
     return KafkaStreams(suspicious_loans(), SETTINGS)

@@ -1,15 +1,15 @@
 """User sessions: what did each user look at, from the first click until half an hour without one?
 
-It shows sessions that go out once, when they are over, and the clicks that come too late for them.
+It shows sessions that are emitted once, when they are over, and clicks that are late for them.
 
     headrace topics create clicks sessions late-clicks
     headrace run examples.user_sessions:app
 
-It reads one topic, whose records' own timestamps count. Keys are text, values are JSON:
+It reads one topic and uses the records' own timestamps. Keys are text, values are JSON:
 
     clicks       user  {"page": "/tea"}
 
-It writes two. A session goes out with the first click, of any user, that comes 35 minutes later:
+It writes two. A session is emitted at the first click, of any user, that is 35 minutes later:
 
     sessions     user  {"began": "2024-05-01T12:00:00Z", "seconds": 61, "pages": ["/tea", "/cup"]}
     late-clicks  user  {"page": "/tea"}
@@ -52,7 +52,7 @@ def session_of(user: Windowed[str], pages: Pages) -> tuple[str, Session]:
 def user_sessions(
     clicks: str = "clicks", sessions: str = "sessions", late_clicks: str = "late-clicks"
 ) -> Topology:
-    """Say what to compute; the arguments are topics."""
+    """Build the topology; the arguments are topics."""
     builder = StreamsBuilder()
     (
         builder.stream(clicks, key=serdes.string, value=serdes.json_of(Click))
@@ -73,5 +73,5 @@ def user_sessions(
 
 
 def app() -> KafkaStreams:
-    """What `headrace run` runs."""
+    """Return the application for `headrace run`."""
     return KafkaStreams(user_sessions(), SETTINGS)

@@ -1,11 +1,11 @@
-"""Word count: how often did each word come, in all sentences of a topic so far?
+"""Word count: how often has each word occurred in all sentences of a topic so far?
 
     headrace topics create sentences word-counts --partitions 4
     headrace run examples.word_count:app --workers 2
 
-It reads the text of `sentences`, whatever the keys, and writes each word and its count so far, as
-Java's Long, to `word-counts`. Crashed workers are started again. Ctrl-C or SIGTERM ends them; the
-next start goes on where they ended. `python -m examples.word_count` is one worker, with options.
+It reads the text of `sentences`, with any keys, and writes each word and its count so far, as
+Java's Long, to `word-counts`. Crashed workers are restarted. Ctrl-C or SIGTERM stops them; the
+next start continues there. `python -m examples.word_count` is one worker, with options.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from headrace import KafkaStreams, StreamsBuilder, StreamsError, Topology, serde
 
 
 def word_count(sentences: str = "sentences", word_counts: str = "word-counts") -> Topology:
-    """Say what to compute; nothing runs yet."""
+    """Build the topology; nothing runs yet."""
     builder = StreamsBuilder()
     (
         builder.stream(sentences, value=serdes.string)
@@ -39,7 +39,7 @@ SETTINGS = {
 
 
 def app() -> KafkaStreams:
-    """What `headrace run` runs; its option `--set NAME=VALUE` changes a setting."""
+    """Return the application for `headrace run`; `--set NAME=VALUE` changes a setting."""
     return KafkaStreams(word_count(), SETTINGS)
 
 

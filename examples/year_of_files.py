@@ -1,7 +1,7 @@
-"""A year of files into a topic and on: what did each shop sell in each month?
+"""A year of files, ingested and aggregated: how much did each shop sell in each month?
 
-It shows a feed: rows of files come into a topic once each, however often it is killed, and an
-application counts them on. Rows that come later to the files come in, too.
+It shows a feed: rows of files are written to a topic once each, even if the feed is killed, and an
+application aggregates them. Rows that are added to the files later are ingested, too.
 
     headrace topics create sales-from-files sales-by-month
     headrace feed --files 'sales/*.csv' --to sales-from-files --key shop --timestamp at --follow
@@ -30,7 +30,7 @@ Sale = dict[str, str]
 
 
 def feed(pattern: str, topic: str, bootstrap_servers: str) -> Feed:
-    """What the second command above does, in a program: ``feed(...).run(follow=True)``."""
+    """Return the feed of the second command, for a program: ``feed(...).run(follow=True)``."""
     return Feed(
         Files(pattern, key="shop", timestamp="at"),
         topic=topic,
@@ -44,7 +44,7 @@ def month_of(shop: str, sale: Sale) -> str:
 
 
 def year_of_files(sales: str = "sales-from-files", by_month: str = "sales-by-month") -> Topology:
-    """Say what to compute; the arguments are topics."""
+    """Build the topology; the arguments are topics."""
     builder = StreamsBuilder()
     (
         builder.stream(sales, key=serdes.string, value=serdes.json)
@@ -62,5 +62,5 @@ def year_of_files(sales: str = "sales-from-files", by_month: str = "sales-by-mon
 
 
 def app() -> KafkaStreams:
-    """What `headrace run` runs."""
+    """Return the application for `headrace run`."""
     return KafkaStreams(year_of_files(), SETTINGS)

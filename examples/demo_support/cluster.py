@@ -1,4 +1,4 @@
-"""What the demo does on a cluster, as any outsider would: with plain clients and no Headrace."""
+"""The demo's operations on a cluster, with plain clients and without Headrace."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _OFFSETS: Any = _admin.OffsetSpec  # type: ignore[attr-defined]
 
 @dataclass(frozen=True)
 class Visible:
-    """How many records of a topic a reader sees, and how many were aborted and stay hidden."""
+    """Numbers of visible and of aborted records of a topic."""
 
     committed: int
     aborted: int
@@ -47,14 +47,14 @@ class Cluster:
     def __init__(self, bootstrap: str, group: str) -> None:
         self.bootstrap = bootstrap
         self._group = group
-        # Errors come as exceptions; the clients' own log would only disturb the console.
+        # Errors are raised as exceptions; the clients' own log would clutter the console.
         self._common: dict[str, str | int | float | bool] = {
             "bootstrap.servers": bootstrap,
             "log_level": 0,
         }
         self._admin = AdminClient(self._common)
         self._known: dict[str, list[int]] = {}
-        # Under read_committed the question waits for an open transaction; here it must not.
+        # Under read_committed the request waits for an open transaction; here it must not.
         self._watcher = self._consumer(isolation="read_uncommitted")
 
     # -- topics ------------------------------------------------------------------------------
@@ -66,7 +66,7 @@ class Cluster:
             creation.result(_TIMEOUT_S)
 
     def delete(self, prefix: str) -> None:
-        """Delete the topics and groups whose names begin so."""
+        """Delete the topics and groups whose names have a prefix."""
         topics = [t for t in self._admin.list_topics(timeout=_TIMEOUT_S).topics if _is(t, prefix)]
         groups = self._admin.list_consumer_groups().result(_TIMEOUT_S).valid
         names = [g.group_id for g in groups if _is(g.group_id, prefix)]
@@ -100,39 +100,39 @@ class Cluster:
     # -- watching ----------------------------------------------------------------------------
 
     def committed(self, topic: str) -> dict[int, int]:
-        """The offset that the application has committed in each partition, 0 without one."""
+        """Return the committed offset of the application in each partition, 0 without one."""
         places = [TopicPartition(topic, p) for p in self._partitions(topic)]
         found = self._watcher.committed(places, _TIMEOUT_S)
         return {place.partition: max(0, place.offset) for place in found}
 
     def ends(self, topic: str, *, stable: bool = False) -> dict[int, int]:
-        """Where each partition ends; with `stable`, where its first open transaction begins."""
+        """Return the end of each partition; with `stable`, the last stable offset."""
         level = IsolationLevel.READ_COMMITTED if stable else IsolationLevel.READ_UNCOMMITTED
         wanted = {TopicPartition(topic, p): _OFFSETS.latest() for p in self._partitions(topic)}
         answers = self._admin.list_offsets(wanted, isolation_level=level)
         return {place.partition: a.result(_TIMEOUT_S).offset for place, a in answers.items()}
 
     def open_records(self, topic: str) -> int:
-        """How many records stand in a transaction that is neither committed nor aborted."""
+        """Count the records of open transactions."""
         stable = self.ends(topic, stable=True)
         return sum(self.ends(topic).values()) - sum(stable.values())
 
     def unread(self, topic: str) -> int:
-        """How many committed records of a topic the application has not committed as read."""
+        """Count the committed records that the application has not committed as read."""
         return sum(1 for _ in self._records(topic, start=self.committed(topic)))
 
     def offsets_left(self, topic: str) -> int:
-        """As `unread`, at once, but with transactions' marks and what was aborted."""
+        """Like `unread`, without waiting, but including transaction markers and aborted records."""
         return sum(self.ends(topic).values()) - sum(self.committed(topic).values())
 
     def close(self) -> None:
-        """Let go of the cluster."""
+        """Close the clients."""
         self._watcher.close()
 
     # -- reading -----------------------------------------------------------------------------
 
     def counts(self, topic: str) -> dict[str, int]:
-        """The last count of each word, as a reader of the topic finds it."""
+        """Return the last count of each word in the topic."""
         last = {}
         for message in self._records(topic):
             key, value = message.key(), message.value()
@@ -142,7 +142,7 @@ class Cluster:
         return last
 
     def visible(self, topic: str) -> Visible:
-        """Read a whole topic twice: without and with what was aborted."""
+        """Read a whole topic twice: without and with aborted records."""
         committed = sum(1 for _ in self._records(topic))
         everything = sum(1 for _ in self._records(topic, isolation="read_uncommitted"))
         return Visible(committed, everything - committed)
@@ -156,7 +156,7 @@ class Cluster:
     ) -> Iterator[Message]:
         consumer = self._consumer(isolation=isolation)
         partitions = self._partitions(topic)
-        # A client that is asked for the beginning waits half a second before it asks where that is.
+        # A client needs half a second to look up the beginning of a partition.
         consumer.assign([TopicPartition(topic, p, start[p] if start else 0) for p in partitions])
         unfinished = set(partitions)
         deadline = time.monotonic() + _TIMEOUT_S

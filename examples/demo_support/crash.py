@@ -23,7 +23,7 @@ _FEW = 1_000
 
 @dataclass(frozen=True)
 class Names:
-    """What one run calls its application and its topics."""
+    """Names of a run's application and topics."""
 
     application: str
 
@@ -39,7 +39,7 @@ class Names:
 
     @property
     def words(self) -> str:
-        """The topic in between, where equal words meet in one partition."""
+        """The repartition topic, which has equal words in one partition."""
         return f"{self.application}-by-word-repartition"
 
     @property
@@ -49,7 +49,7 @@ class Names:
 
     @property
     def written(self) -> dict[str, str]:
-        """All that the word count writes, and what it is for."""
+        """Topics that the word count writes, with their purpose."""
         return {
             self.word_counts: "results",
             self.words: "words on the way to the task that counts them",
@@ -59,7 +59,7 @@ class Names:
 
 @dataclass(frozen=True)
 class Kill:
-    """What the cluster knew when a process was dead."""
+    """State of the cluster after a process was killed."""
 
     pid: int
     lines: int
@@ -79,8 +79,8 @@ class CountingRun:
         names: of the application and its topics.
         lines: how many there are to count.
         start: starts a process.
-        on_progress: hears how many lines are committed.
-        on_event: hears in words what happens.
+        on_progress: called with the number of committed lines.
+        on_event: called with a description of each event.
     """
 
     cluster: Cluster
@@ -97,7 +97,7 @@ class CountingRun:
         """Count everything, with kills until one of them hit an open transaction.
 
         Raises:
-            RuntimeError: the word count ended by itself, or made no progress.
+            RuntimeError: the word count ended unexpectedly, or made no progress.
         """
         while self._wants_a_kill():
             app = self.start()
@@ -137,7 +137,7 @@ class CountingRun:
         return any(self.cluster.ends(self.names.word_counts, stable=True).values())
 
     def _catch_open_transaction(self, app: AppProcess) -> bool:
-        """Hold the process where a transaction is open; else it would be over before the kill."""
+        """Suspend the process in an open transaction, so that it cannot end before the kill."""
         until_s = time.monotonic() + _CATCH_S
         while time.monotonic() < until_s:
             app.hold()
@@ -152,7 +152,7 @@ class CountingRun:
         return any(map(self.cluster.open_records, (self.names.word_counts, self.names.words)))
 
     def _note_the_dead(self, app: AppProcess) -> None:
-        # What was on its way to the brokers arrives; after that nobody moves anything.
+        # Requests in flight arrive at the brokers; after that nothing changes any more.
         time.sleep(_DEAD_S)
         lines, words = self._lines(), self.names.words
         kill = Kill(
@@ -178,7 +178,7 @@ class CountingRun:
             pass
         app.stop()
         self.on_event(f"All is committed. Stopped process {app.pid} with SIGTERM.")
-        # The marks that end the last transaction follow its commit.
+        # The markers of the last transaction follow its commit.
         while any(map(self.cluster.open_records, self.names.written)):
             time.sleep(_LOOK_S)
 

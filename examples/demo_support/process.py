@@ -1,4 +1,4 @@
-"""The word count in a process of its own, as a user would start it."""
+"""The word count in a separate process, as a user would start it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class AppProcess:
 
     Args:
         options: of the command line.
-        log: the file; what is there stays.
+        log: the file; its content is kept.
     """
 
     def __init__(self, options: dict[str, str], log: Path) -> None:
@@ -30,17 +30,17 @@ class AppProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=subprocess.STDOUT,
-                # Ctrl-C in the terminal is for the demo, which then ends this process itself.
+                # Ctrl-C in the terminal stops the demo, which then stops this process itself.
                 start_new_session=True,
             )
 
     @property
     def pid(self) -> int:
-        """The process's number."""
+        """Process id."""
         return self._process.pid
 
     def check(self) -> None:
-        """Raise if the process has ended by itself."""
+        """Raise if the process has ended unexpectedly."""
         status = self._process.poll()
         if status is not None:
             raise RuntimeError(
@@ -48,15 +48,15 @@ class AppProcess:
             )
 
     def hold(self) -> None:
-        """Let the process stand still until it is killed or let go."""
+        """Suspend the process until it is killed or resumed."""
         self._process.send_signal(signal.SIGSTOP)
 
     def let_go(self) -> None:
-        """Let a process that was held go on."""
+        """Resume a suspended process."""
         self._process.send_signal(signal.SIGCONT)
 
     def kill(self) -> None:
-        """End the process at once, as a power cut would end it: it has no time for anything."""
+        """Kill the process immediately, like a power cut."""
         self._process.kill()
         self._process.wait()
 
@@ -71,7 +71,7 @@ class AppProcess:
             )
 
     def discard(self) -> None:
-        """Leave no process behind, whatever happened."""
+        """Kill the process if it still runs."""
         if self._process.poll() is None:
             self.kill()
 

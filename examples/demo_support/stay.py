@@ -1,4 +1,4 @@
-"""Stay at work behind the demo: the word count, its page, and a text that goes on."""
+"""Keep the word count running after the demo, with its dashboard and a repeated text."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ def stay(
     lines: Sequence[str],
     say: Callable[[str], None],
 ) -> None:
-    """Count on, served to a browser, until Ctrl-C.
+    """Continue to count, with a dashboard, until Ctrl-C.
 
     Args:
         settings: of the application.
         topics: that of sentences, and that of counts.
         write: writes sentences.
-        lines: what is written, again and again, so that there is something to see.
-        say: is told the address.
+        lines: the text that is written repeatedly, so that the dashboard shows activity.
+        say: called with the address.
     """
     with KafkaStreams(word_count(*topics), settings) as app:
         app.start()

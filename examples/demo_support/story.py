@@ -1,4 +1,4 @@
-"""What the demo shows at its end, and what it says about it."""
+"""The demo's final tables and explanations."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _WRONG_SHOWN = 10
 
 
 def differences(counted: Mapping[str, int], expected: Mapping[str, int]) -> list[str]:
-    """The words whose counts are not equal, or that only one side has."""
+    """Return the words whose counts differ, or that only one side has."""
     words = sorted(counted.keys() | expected.keys())
     return [word for word in words if counted.get(word) != expected.get(word)]
 
@@ -35,7 +35,7 @@ def show_words(console: Console, counted: Mapping[str, int], expected: Counter[s
 
 
 def show_verdict(console: Console, counted: Mapping[str, int], expected: Counter[str]) -> bool:
-    """Say whether every count is right; returns the same."""
+    """Print whether every count is correct, and return it."""
     wrong = differences(counted, expected)
     if not wrong:
         console.print(
@@ -63,7 +63,7 @@ def show_topics(console: Console, topics: Mapping[str, Visible]) -> None:
 def explain(
     console: Console, kills: Sequence[Kill], text: Text, topics: Mapping[str, Visible]
 ) -> None:
-    """Say in plain words what happened."""
+    """Explain in plain words what happened."""
     hit = next((kill for kill in kills if kill.open_records), None)
     if hit is None:
         console.print(

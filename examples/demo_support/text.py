@@ -1,4 +1,4 @@
-"""English that is on every machine: the documentation inside Python's standard library."""
+"""English text that every machine has: the documentation in Python's standard library."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NO_PROSE = frozenset({"site-packages", "dist-packages", "test", "tests", "idle_
 
 @dataclass(frozen=True)
 class Text:
-    """What is to be counted: lines that are not empty, and where they come from."""
+    """Text to count: non-empty lines, and their origin."""
 
     lines: list[str]
     origin: str
@@ -32,7 +32,7 @@ class Text:
 
 
 def read_file(path: Path) -> Text:
-    """Take one's own text, in UTF-8."""
+    """Read a text file in UTF-8."""
     return Text(_lines([path.read_text(encoding="utf-8", errors="replace")]), str(path))
 
 
@@ -41,7 +41,7 @@ def standard_library(cache: Path, *, report: Callable[[str], None]) -> Text:
 
     Args:
         cache: a directory that keeps the lines, as it takes seconds to collect them.
-        report: hears that it does.
+        report: called before the lines are collected.
     """
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     kept = cache / f"standard-library-{version}.txt"
@@ -67,12 +67,12 @@ def _docstrings(root: Path) -> Iterator[str]:
             try:
                 tree = ast.parse(path.read_bytes())
             except (SyntaxError, ValueError):
-                continue  # some files are wrong on purpose
+                continue  # some files are invalid on purpose
             yield from _docstrings_in(tree)
 
 
 def _docstrings_in(scope: ast.Module | ast.ClassDef | ast.FunctionDef) -> Iterator[str]:
-    """Yield the docstrings of a scope and of what is defined directly in it."""
+    """Yield the docstrings of a scope and of its direct definitions."""
     docstring = ast.get_docstring(scope, clean=False)
     if docstring:
         yield inspect.cleandoc(docstring)
