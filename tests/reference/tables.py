@@ -47,7 +47,7 @@ class Table:
         for follower in self.followers:
             follower(task, key, value, old, timestamp)
 
-    def tells_old(self) -> bool:
+    def sends_old_values(self) -> bool:
         """Whether the changes say what was there before."""
         return True
 
@@ -180,7 +180,7 @@ class Source(Stored):
         super().__init__(engine, key, store)
         self._kept = store is not None
 
-    def tells_old(self) -> bool:
+    def sends_old_values(self) -> bool:
         return self._kept
 
     def readable(self) -> None:
@@ -247,11 +247,11 @@ class Mapped(Table):
             self._stored.put_if_changed(task, key, new, timestamp)
             return
         before = self._of(key, old)
-        if new is not None or before is not None or not self._parent.tells_old():
+        if new is not None or before is not None or not self._parent.sends_old_values():
             self.emit(task, key, new, before, timestamp)
 
-    def tells_old(self) -> bool:
-        return self._stored is not None or self._parent.tells_old()
+    def sends_old_values(self) -> bool:
+        return self._stored is not None or self._parent.sends_old_values()
 
     def readable(self) -> None:
         if self._stored is None:
@@ -288,7 +288,7 @@ class Transformed(Table):
         else:
             self.emit(task, key, new, None, timestamp)
 
-    def tells_old(self) -> bool:
+    def sends_old_values(self) -> bool:
         return self._kept
 
     def readable(self) -> None:

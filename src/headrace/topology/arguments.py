@@ -363,15 +363,15 @@ def is_coroutine(function: Any) -> bool:
 def _takes(function: Any, count: int) -> bool:
     """Return whether a function accepts `count` positional arguments; true if unknown."""
     values = (None,) * count
-    told = False
+    has_signature = False
     for signature in _signatures(function):
-        told = True
+        has_signature = True
         try:
             signature.bind(*values)
         except TypeError:
             continue
         return True
-    return not told
+    return not has_signature
 
 
 def _signatures(function: Any) -> Iterator[inspect.Signature]:

@@ -162,8 +162,8 @@ class SinkBatching:
         for name in ("max_rows", "max_bytes"):
             given = getattr(self, name)
             if not isinstance(given, int) or isinstance(given, bool) or given < 1:
-                said = given if isinstance(given, int) else type_of(given)
-                raise TopologyError(f"{name} must be a whole number of at least 1, not {said}")
+                shown = given if isinstance(given, int) else type_of(given)
+                raise TopologyError(f"{name} must be a whole number of at least 1, not {shown}")
 
     @property
     def every_s(self) -> float:

@@ -84,8 +84,8 @@ def _error(
     face: type, name: str, asked: object, shown: str, names: Mapping[str, str]
 ) -> AttributeError:
     hint = None if name.startswith("_") else _hint(face, name, names)
-    said = f"; {hint}" if hint else ""
-    return AttributeError(f"{shown} has no attribute {name!r}{said}", name=name, obj=asked)
+    advice = f"; {hint}" if hint else ""
+    return AttributeError(f"{shown} has no attribute {name!r}{advice}", name=name, obj=asked)
 
 
 def _hint(face: type, name: str, names: Mapping[str, str]) -> str | None:

@@ -464,7 +464,7 @@ def test_at_least_once_records_in_front_show_nothing() -> None:
 
 def test_what_was_told_is_not_told_again_by_the_tasks() -> None:
     log, lost = EventLog(), [TopicPartition("a", 0), TopicPartition("b", 0)]
-    told = LostOffsets("app", {}, exactly_once=False, log=log, told=frozenset(lost))
+    told = LostOffsets("app", {}, exactly_once=False, log=log, reported=frozenset(lost))
     told.meet("0_0", Counted(["n"]), lost, {})
     assert log.events == []
     told.meet("0_1", Counted(["n"]), [*lost, TopicPartition("c", 0)], {})

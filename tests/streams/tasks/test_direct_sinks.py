@@ -263,7 +263,7 @@ def test_the_end_of_a_topic_is_not_where_a_sink_goes_on(begin: int, *, told: boo
     place, log = TopicPartition("in", 0), EventLog()
     start, beginning = {place: CommittedOffset(9)}, StartPosition("in@id", 4)
     assert sub.outside is not None
-    begun = begun_at(start, beginning, sub.outside, log, told=told)
+    begun = begun_at(start, beginning, sub.outside, log, is_committed=told)
     assert begun == {place: CommittedOffset(begin)}
 
 

@@ -94,7 +94,7 @@ def _of_tasks(plans: Sequence[SubPlan], config: StreamsConfig) -> Iterator[Store
 
 
 def _looked_at_anywhere(sub: SubTopology, store: str) -> bool:
-    return any(node.looks_anywhere(store) for node in sub.nodes if store in node.stores)
+    return any(node.reads_any_key(store) for node in sub.nodes if store in node.stores)
 
 
 def _of_tables(plans: Sequence[GlobalPlan]) -> Iterator[StoreDescriptor]:

@@ -185,7 +185,7 @@ class RepartitionBackpressure:
         now_s = self._clock.monotonic_s()
         was_full = self._full.get(topic, False)
         soon = now_s < self._look_s.get(topic, now_s)
-        if soon and not was_full and not self._is_blind(now_s):
+        if soon and not was_full and not self._lacks_offsets(now_s):
             return False
         self._look_s[topic] = now_s + LOOK_S
         limit = self._limit // 2 if was_full else self._limit
@@ -209,9 +209,9 @@ class RepartitionBackpressure:
                 lag = max(0, self._ends[tp] - stands_at)
                 full = self._is_behind(tp, lag, stands_at, limit) or full
         self._full[topic] = full
-        return full or self._is_blind(now_s)
+        return full or self._lacks_offsets(now_s)
 
-    def _is_blind(self, now_s: float) -> bool:
+    def _lacks_offsets(self, now_s: float) -> bool:
         """Return whether writers have read as much as they may before the next answer."""
         if self._read - self._read_and_seen < self._unseen_max:
             return False
@@ -243,7 +243,7 @@ class RepartitionBackpressure:
             self._read_when_asked, self._asked_s = self._read, now_s
             tps = [tp for looked_at in self._looked_at.values() for tp in looked_at]
             unknown = [tp for tps in self._unknown.values() for tp in tps]
-            self._inquiry.ask(partial(self._look, tps, unknown))
+            self._inquiry.ask(partial(self._request_offsets, tps, unknown))
         if self._inquiry.is_open and (found := self._inquiry.take()) is not None:
             self._read_and_seen = self._read_when_asked
             self._ask_s = now_s + ASK_S
@@ -260,7 +260,9 @@ class RepartitionBackpressure:
             return False
         return any(self._full.values()) or unseen * ASKED_PER_LAG >= self._limit
 
-    def _look(self, tps: Sequence[TopicPartition], unknown: Sequence[TopicPartition]) -> Answer:
+    def _request_offsets(
+        self, tps: Sequence[TopicPartition], unknown: Sequence[TopicPartition]
+    ) -> Answer:
         """Request the offsets in the background."""
         try:
             ends = self._end_offsets(tps)

@@ -83,7 +83,7 @@ class EventOrder:
         now_s = self._clock.monotonic_s()
         if now_s >= self._next_look_s.get(sub, now_s):
             self._next_look_s[sub] = now_s + self._look_s
-            self._look(sub, now_s)
+            self._find_slowest(sub, now_s)
         until = self._until_ms.get(sub)
         if until is None:
             self._held.discard(task.id)
@@ -93,7 +93,7 @@ class EventOrder:
         (self._held.add if is_ahead else self._held.discard)(task.id)
         return is_ahead
 
-    def _look(self, sub: int, now_s: float) -> None:
+    def _find_slowest(self, sub: int, now_s: float) -> None:
         """Find the slowest task of a sub-topology and the time up to which the rest may read."""
         running = [task for task in self._tasks.running if task.id.sub_topology == sub]
         slowest: tuple[int, _Pace] | None = None

@@ -94,9 +94,9 @@ def describe_failure(error: BaseException, *, full: bool) -> FailureReport:
     """Describe an error; `full` includes texts that may quote a record."""
     chain = list(_chain(error))
     cause = chain[-1]
-    told = is_ours(error) or full
+    is_shown = is_ours(error) or full
     name = type(error).__name__
-    reason = str(error) if told else f"{name}; set log.errors=full to have its text in the log"
+    reason = str(error) if is_shown else f"{name}; set log.errors=full to have its text in the log"
     return FailureReport(
         error=name,
         reason=reason[: 2 * _TEXT_MAX],

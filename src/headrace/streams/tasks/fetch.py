@@ -115,7 +115,7 @@ class FetchController:
         self._paused: set[TopicPartition] = set()
         self._record_bytes = 0
 
-    def came(self, batches: Mapping[TopicPartition, Sequence[ReceivedMessage]]) -> None:
+    def on_polled(self, batches: Mapping[TopicPartition, Sequence[ReceivedMessage]]) -> None:
         """Update the average record size from the last record of each batch."""
         sizes = [len(records[-1].value() or b"") for records in batches.values()]
         if sizes:
@@ -123,7 +123,7 @@ class FetchController:
             # Decrease slowly, so that small records do not admit too many large ones.
             self._record_bytes = max(size, (self._record_bytes + size) // 2)
 
-    def room(self) -> int:
+    def poll_limit(self) -> int:
         """Return the number of records to poll: the limit less queued records, but at least 1."""
         waiting = sum(
             task.queued_in(tp)
@@ -157,7 +157,7 @@ class FetchController:
             self._inputs.is_waiting(task) or self._backlog.is_held(task)
         )
 
-    def hold_back(self, task: Task) -> None:
+    def pause_queues(self, task: Task) -> None:
         """Pause full queues of a waiting task, so that the records that it waits for can arrive."""
         most = self._bounded(self._config.buffered_records_per_partition)
         full = [p for p in task.inputs if p not in self._paused and task.queued_in(p) >= most]
@@ -165,7 +165,7 @@ class FetchController:
             self._consumer.pause(full)
             self._paused.update(full)
 
-    def take_again(self, task: Task) -> None:
+    def resume_queues(self, task: Task) -> None:
         """Resume paused partitions whose queues have space, and update whether the task waits."""
         self._inputs.look_again(task)
         if not self._paused:

@@ -153,7 +153,7 @@ class LostOffsets:
 
     Args:
         before: by sub-topology (see `read_before`).
-        told: the inputs that were already reported (see `headrace.streams.admin.start_check`).
+        reported: the inputs that were already reported (see `headrace.streams.admin.start_check`).
     """
 
     def __init__(
@@ -163,13 +163,13 @@ class LostOffsets:
         *,
         exactly_once: bool,
         log: Log,
-        told: AbstractSet[TopicPartition] = frozenset(),
+        reported: AbstractSet[TopicPartition] = frozenset(),
     ) -> None:
         self._group = group
         self._before = before
         self._exactly_once = exactly_once
         self._log = log
-        self._told = set(told)
+        self._reported = set(reported)
         self._unreadable: set[TopicPartition] = set()
 
     def of(self, sub_topology: int, committed: Committed) -> list[TopicPartition]:
@@ -214,8 +214,8 @@ class LostOffsets:
         where = ", ".join(map(str, lost))
         if counted and self._exactly_once:
             raise StateWithoutOffsetsError(self._refusal(task, counted, where, [*lost, *others]))
-        if self._told >= set(lost):
-            self._told.difference_update(lost)
+        if self._reported >= set(lost):
+            self._reported.difference_update(lost)
             return
         if counted:
             self._log.error(

@@ -58,8 +58,8 @@ class SinkFailedError(FatalClientError):
         self.more = more
 
     def __str__(self) -> str:
-        said = f"the sink of step {self.node} {self.reason}; nothing past its last commit is lost"
-        return f"{said}; {self.more}" if self.more else said
+        text = f"the sink of step {self.node} {self.reason}; nothing past its last commit is lost"
+        return f"{text}; {self.more}" if self.more else text
 
 
 class UnusableSinkError(StreamsError):
@@ -120,7 +120,7 @@ class SinkConnections:
     ) -> Mapping[int, int] | SinkUnavailableError:
         """Return positions, in the background, or the error if the sink does not answer."""
         try:
-            with self._told(node):
+            with self._named(node):
                 connection = self._open(node, sink)
                 try:
                     self._batching[node] = getattr(connection, "batching", None)
@@ -164,11 +164,11 @@ class SinkConnections:
     def write(self, node: str, sink: ExternalSink, batch: SinkBatch) -> None:
         """Write a batch; unexpected errors become a `SinkBugError` or a `SinkFailedError`."""
         try:
-            with self._told(node):
+            with self._named(node):
                 connection = self._writers.get(node)
                 if connection is None:
                     connection = self._writers[node] = self._open(node, sink)
-            with self._told(node, has_rows=bool(batch.rows)):
+            with self._named(node, has_rows=bool(batch.rows)):
                 connection.write(batch)
         except SinkBugError:
             self._drop(node)
@@ -185,7 +185,7 @@ class SinkConnections:
         if trouble is not None:
             self._log.info("sink_answers_again", sink=node, attempts=trouble.times)
 
-    def stumbled_over(self, node: str, error: SinkRefusedError) -> None:
+    def row_refused(self, node: str, error: SinkRefusedError) -> None:
         """Count a row refused by the sink's code; raise at `STUMBLES_MAX` if none was written."""
         if not isinstance(error, SinkBugError) or node in self._has_written:
             return
@@ -240,7 +240,7 @@ class SinkConnections:
             self._drop(node)
 
     @contextmanager
-    def _told(self, node: str, *, has_rows: bool = False) -> Iterator[None]:
+    def _named(self, node: str, *, has_rows: bool = False) -> Iterator[None]:
         """Name the sink in unexpected errors, and omit their text if it may quote a row."""
         try:
             yield
@@ -297,14 +297,14 @@ class StartPosition:
 
 
 def begun_at(
-    start: Offsets, beginning: StartPosition, node: Node, log: Log, *, told: bool
+    start: Offsets, beginning: StartPosition, node: Node, log: Log, *, is_committed: bool
 ) -> Offsets:
     """Return the offset at which a task with an external sink starts.
 
     The group's offset is committed after the sink's position, and may also be past control records.
     A sink whose position is before an offset that was committed earlier was reset, for example
-    restored from a backup: its rows are written again from its position. `told` is whether `start`
-    is a committed offset, not the begin or the end of the topic.
+    restored from a backup: its rows are written again from its position. `is_committed` is whether
+    `start` is a committed offset, not the beginning or the end of the topic.
     """
     ((tp, committed),) = start.items()
     written = OffsetMetadata.decode(committed.metadata).values.get(f"written.{node.name}", -1)
@@ -315,7 +315,7 @@ def begun_at(
         return start
     if position >= written:
         # Do not silently skip records of a source that were deleted.
-        if told or not node.reads_directly:
+        if is_committed or not node.reads_directly:
             position = max(position, committed.offset)
     else:
         log.warning(

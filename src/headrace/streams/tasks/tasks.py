@@ -88,7 +88,7 @@ def dropped_record(
     if task is None or record is None:
         return {}
     tp = TopicPartition(record.topic(), record.partition())
-    said: dict[str, object] = {
+    fields: dict[str, object] = {
         "topic": tp.topic,
         "partition": tp.partition,
         "offset": record.offset(),
@@ -97,15 +97,15 @@ def dropped_record(
     if reason.startswith("late"):
         times = task.partition_time  # before the batch of the record
         stream_time = min(task.facts.watermark, max([task.batch_time(), *times.values()]))
-        said |= {
+        fields |= {
             "stream_time": moment(stream_time),
             "behind_by": format_duration(stream_time - record.timestamp()[1]),
             "advice": _LATE_BY_FASTEST if tp.topic in unfollowed else _LATE,
         }
         skew = skews.get(tp.topic) or _skew_to_fastest(tp, times)
         if skew is not None:
-            said["skew"] = skew.describe()
-    return said
+            fields["skew"] = skew.describe()
+    return fields
 
 
 def _skew_to_fastest(
@@ -486,7 +486,7 @@ class Tasks:
         self._clock = clock
         self._slots: dict[TaskId, OwnedTask] = {}
         self._readers: dict[TopicPartition, Task] = {}
-        self._patience = Backoff(clock, log)
+        self._backoff = Backoff(clock, log)
         self._inquiry = Inquiry[StartFacts](background)
         self._log = log
         self.key_sample = KeySample(plans, partitions, log)
@@ -567,7 +567,7 @@ class Tasks:
         ids = [TaskId(self._by_lead[topic].id, partition) for topic, partition in leads]
         return [task_id for task_id in ids if task_id in self._slots]
 
-    def told(self, leads: Iterable[TopicPartition]) -> list[str]:
+    def describe_inputs(self, leads: Iterable[TopicPartition]) -> list[str]:
         """Return subscribed partitions and all other inputs of their tasks as text, for the log."""
         found = set[TopicPartition](leads)
         for topic, partition in list(found):
@@ -682,9 +682,9 @@ class Tasks:
             if slot.beginning.error is not None:
                 self._sinks.unavailable(node.name, slot.beginning.error)
                 return
-            told = None not in committed.values()
+            is_committed = None not in committed.values()
             group = start
-            start = begun_at(start, slot.beginning, node, self._log, told=told)
+            start = begun_at(start, slot.beginning, node, self._log, is_committed=is_committed)
             if start != group:
                 slot.is_committed = False  # commit the sink's position even without new records
             if slot.beginning.position is not None:
@@ -695,7 +695,7 @@ class Tasks:
         if slot.lost:
             slot.effects = effects_of(slot.lost, start, found.changelogs)
             has_counted = self._lost_offsets.has_counted(slot.plan.id, committed)
-            if has_counted and not self._goes_on(slot):
+            if has_counted and not self._starts_without(slot):
                 return
         self._begin(slot, committed, start, found.changelogs)
 
@@ -703,14 +703,14 @@ class Tasks:
         self, inputs: Sequence[TopicPartition]
     ) -> Mapping[TopicPartition, CommittedOffset | None] | None:
         busy = bool(self._readers)
-        wait_s = self._patience.wait_s(busy=busy)
+        wait_s = self._backoff.wait_s(busy=busy)
         if wait_s is None:
             return None
         committed = self._consumer.committed(inputs, wait_s)
         if committed is None:
-            self._patience.more(inputs)
+            self._backoff.more(inputs)
         else:
-            self._patience.reset()
+            self._backoff.reset()
         return committed
 
     def _begin(
@@ -753,13 +753,13 @@ class Tasks:
             is_committed=slot.is_committed,
         )
         if slot.beginning is not None:
-            told = slot.beginning
+            beginning = slot.beginning
             slot.task.facts.outbox.begin(
-                told.source,
-                told.position,
-                told.batching,
+                beginning.source,
+                beginning.position,
+                beginning.batching,
                 is_first=slot.reads_directly
-                and told.position is None
+                and beginning.position is None
                 and None in committed.values(),
             )
         if not self._restorer.begin(slot.task, facts):
@@ -776,7 +776,7 @@ class Tasks:
         slot = self._slots[task.id]
         assert slot.task is task
         with corruption_of(task.id):
-            if slot.lost and has_rows(task) and not self._goes_on(slot):
+            if slot.lost and has_rows(task) and not self._starts_without(slot):
                 return
         task.begin()
         self._consumer.add(task.next_offset)
@@ -789,7 +789,7 @@ class Tasks:
             offsets={str(tp): offset for tp, offset in task.next_offset.items()},
         )
 
-    def _goes_on(self, slot: OwnedTask) -> bool:
+    def _starts_without(self, slot: OwnedTask) -> bool:
         """Return whether a task with state starts although offsets are missing.
 
         At the first attempt the offsets are requested again, because another worker may have owned

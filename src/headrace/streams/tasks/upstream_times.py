@@ -314,7 +314,7 @@ class UpstreamTimes:
             for topic in dict.fromkeys(tp.topic for tp in own)
             for partition in range(self._partitions[topic])
         ]
-        self._inquiry.ask(partial(self._look, list(inputs), own, alike))
+        self._inquiry.ask(partial(self._request_times, list(inputs), own, alike))
         self._take()
 
     def _wait_s(self) -> float:
@@ -374,7 +374,7 @@ class UpstreamTimes:
             p for p, since_s in self._idle_since_s.items() if now_s - since_s >= self._idle_s
         )
 
-    def _look(
+    def _request_times(
         self,
         inputs: Sequence[TopicPartition],
         own: Sequence[TopicPartition],

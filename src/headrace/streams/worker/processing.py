@@ -92,13 +92,13 @@ class Processing:
             if not task.queued():
                 continue
             if must_wait:
-                self._fetch.hold_back(task)
+                self._fetch.pause_queues(task)
                 continue
             self._idle_windows.busy(task)
             if task.facts.outbox is None:  # tasks with sinks send no records in a transaction
                 self._transactions.begin()
             processed += self._process_some(task, feeding if self._backpressure.feeds(task) else 1)
-            self._fetch.take_again(task)
+            self._fetch.resume_queues(task)
             if self._guard.ends_turn(task):
                 break
         return processed

@@ -150,7 +150,7 @@ class Reactions:
         self._fetch.keep_to_running()
 
     def lose(self, partitions: Sequence[TopicPartition]) -> None:
-        told = self._tasks.told(partitions)
+        told = self._tasks.describe_inputs(partitions)
         self._log.warning("partitions_lost", partitions=told, advice=_PARTITIONS_LOST)
         self.abort()
 

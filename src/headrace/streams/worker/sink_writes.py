@@ -259,7 +259,7 @@ class SinkWrites:
                 for half in now.split(_cut(rows, error)):
                     self._write_rows(half)
                 return
-            self.connections.stumbled_over(now.outbox.node, error)
+            self.connections.row_refused(now.outbox.node, error)
             self._skip(now, error, rows)
             self._send_letters()
             self._write_batch(replace(now, rows=(), kept=()))

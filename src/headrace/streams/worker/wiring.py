@@ -217,7 +217,7 @@ class _Wiring:
                 read_before(self._application.deployed, plans, config.application_id),
                 exactly_once=config.exactly_once,
                 log=seams.log,
-                told=self._application.told,
+                reported=self._application.told,
             ),
             read_cache_bytes=config.statestore_read_cache_max_bytes,
             clock=seams.clock,

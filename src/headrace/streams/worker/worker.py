@@ -228,13 +228,13 @@ class Worker:
         self._topic_watch.look_soon()
         self.tasks.assign(partitions)
         self._was_running = False
-        self._log.info("partitions_assigned", partitions=self.tasks.told(partitions))
+        self._log.info("partitions_assigned", partitions=self.tasks.describe_inputs(partitions))
         self._ownership.notify()
 
     def on_revoked(self, partitions: Sequence[TopicPartition]) -> None:
         """Commit while this worker still owns the tasks, then release them."""
         leaving = self.tasks.owned_of(partitions)
-        self._log.info("partitions_revoked", partitions=self.tasks.told(partitions))
+        self._log.info("partitions_revoked", partitions=self.tasks.describe_inputs(partitions))
         if self._membership.hear():
             self._seams.gate.on_new_membership()
             self._reactions.abort()
@@ -272,9 +272,9 @@ class Worker:
         )
 
     def _poll(self, idle_s: float) -> None:
-        batches = self._consumer.poll(self._fetch.room(), idle_s)
+        batches = self._consumer.poll(self._fetch.poll_limit(), idle_s)
         self._parts.guard.polled()
-        self._fetch.came(batches)
+        self._fetch.on_polled(batches)
         for tp, records in batches.items():
             # A callback of this very poll may have taken the partition away.
             if (task := self.tasks.reader_of(tp)) is not None:

@@ -92,5 +92,5 @@ def _form_of(serde: AnySerde) -> tuple[str | None, Any]:
         return "JSON", None if serde.cls in _SAME_IN_JSON else serde.cls
     if isinstance(serde, StringSerde | DoubleSerde | ListSerde):
         return type(serde).__name__, None
-    told: tuple[str, Any] | None = getattr(serde, "key_form", None)
-    return told if told is not None else (None, None)
+    form: tuple[str, Any] | None = getattr(serde, "key_form", None)
+    return form if form is not None else (None, None)

@@ -81,12 +81,12 @@ def key_meetings(topology: Graph, default_key: AnySerde) -> Iterator[KeyMeeting]
     """
     chosen = {s.topic for s in topology.sinks if s.internal and s.partitioner is not None}
     for sub in topology.sub_topologies:
-        told: set[frozenset[str]] = set()
+        reported: set[frozenset[str]] = set()
         meetings = _meetings(sub, chosen, default_key)
         for found in sorted(meetings, key=lambda meeting: not meeting.refused):
             names = frozenset(source.name for source in found.sources)
-            if names not in told:
-                told.add(names)
+            if names not in reported:
+                reported.add(names)
                 yield found
 
 
@@ -103,7 +103,7 @@ def inputs_that_meet(
     nodes = {source.name: source for source in sub.sources}
     for store in sub.stores:
         users = [node for node in sub.nodes if store.name in node.stores]
-        names = {n for u in users if not u.looks_anywhere(store.name) for n in _inputs(u, read)}
+        names = {n for u in users if not u.reads_any_key(store.name) for n in _inputs(u, read)}
         sources = [nodes[name] for name in names]
         if any(topic in own for source in sources for topic in source.topics):
             found.update(t for s in sources if not _is_windowed(s.key) for t in s.topics)
@@ -121,7 +121,7 @@ def _meetings(
     nodes = {source.name: source for source in sub.sources}
     for store in sub.stores:
         users = [node for node in sub.nodes if store.name in node.stores]
-        strict = [node for node in users if not node.looks_anywhere(store.name)]
+        strict = [node for node in users if not node.reads_any_key(store.name)]
         for refused, among in ((True, strict), (False, users)):
             names = dict.fromkeys(name for node in among for name in _inputs(node, read))
             sources = [nodes[name] for name in names]

@@ -42,7 +42,7 @@ def _obstacles(sub: SubTopology, node: Node) -> Iterator[str]:
             )
         if other.as_sink is not None:
             yield f"reads topic {topic!r}, of which {other.name!r} writes records to another topic"
-        if not other.keeps_nothing:
+        if not other.is_stateless:
             yield f"reads topic {topic!r}, and so does {other.name!r}, which is not stateless"
     assert node.writes_outside is not None
     if node.writes_outside.keyed:

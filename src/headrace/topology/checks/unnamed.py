@@ -42,7 +42,11 @@ reach a processor, and their order is kept; give map_async order="any", or add .
     """
     for sub in subs:
         for node in sub.nodes:
-            if node.gathers and not node.gives_up_order and meets_others(sub, node, in_runs=True):
+            if (
+                node.gathers
+                and not node.allows_reordering
+                and meets_others(sub, node, in_runs=True)
+            ):
                 read = ", ".join(t for s in sub.sources for t in s.topics)
                 yield (
                     f"{node.name} makes its calls sequentially: its results are combined with "
@@ -201,14 +205,14 @@ lines: write count(store="...")
     subs = list(subs)
     for sub in subs:
         reads = _read_in_front(sub, subs)
-        nodes, told = by_name(sub.nodes), set[str]()
+        nodes, reported = by_name(sub.nodes), set[str]()
         for node in sub.nodes:
             if node.internal:
                 yield from _unnamed_topics(sub, node, reads)
             for store in node.stores:
                 # The first node with the store is its owner; other users were added later.
-                if is_generated(store) and store not in told:
-                    told.add(store)
+                if is_generated(store) and store not in reported:
+                    reported.add(store)
                     parents = (nodes[parent] for parent in node.parents)
                     read = any(parent.reads_topics and not parent.internal for parent in parents)
                     advice = node.store_advice(reads_topic=read)

@@ -76,7 +76,7 @@ class RecordVariables:
     key_is_set: bool = False
     value_is_set: bool = False
     old: str | None = None
-    """Variable of the previous value, if a table forwards it (see `graph.tells_old`)."""
+    """Variable of the previous value, if a table forwards it (see `graph.sends_old_values`)."""
     key_is_own: bool = False
     """Whether this application encoded the key, so that encoding it again gives equal bytes."""
     partial: str | None = None
@@ -264,7 +264,7 @@ def attempt(
     with w.block("try:"):
         yield
     with w.block("except Exception as error:"):
-        tell(gen, node, flow, "error", part=part)
+        emit_handler_call(gen, node, flow, "error", part=part)
         if instead is not None:
             w.line(instead)
 
@@ -279,7 +279,7 @@ def otherwise(gen: Generator) -> Iterator[None]:
         yield
 
 
-def tell(
+def emit_handler_call(
     gen: Generator, node: Node, flow: RecordVariables, error: str, *, part: str = "None"
 ) -> None:
     """Write the call of the error handler; it raises if the application must stop."""
@@ -324,7 +324,7 @@ def has_its_own(sub: SubTopology, node: Node) -> bool:
 
 def _is_unseen_below(sub: SubTopology, node: Node) -> bool:
     below = sub.children(node.name)
-    return all(child.is_unseeing and _is_unseen_below(sub, child) for child in below)
+    return all(child.is_pass_through and _is_unseen_below(sub, child) for child in below)
 
 
 def _is_alone_above(sub: SubTopology, node: Node) -> bool:

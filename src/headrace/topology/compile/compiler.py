@@ -60,7 +60,7 @@ from headrace.topology.graph.graph import (
     TableSource,
     by_name,
     is_versioned,
-    tells_old,
+    sends_old_values,
 )
 from headrace.topology.operators.cogroup import CogroupMerge
 from headrace.topology.operators.table_rows import StoredMapping
@@ -619,7 +619,7 @@ class _Assembler:
         if node.name in self._functions:
             return
         nodes = by_name(self._gen.sub.nodes)
-        old = "old" if any(tells_old(nodes, parent) for parent in node.parents) else None
+        old = "old" if any(sends_old_values(nodes, parent) for parent in node.parents) else None
         inner = RecordVariables("key", None, None, "value", None, None, old=old)
         self._function(node, inner, "key, value, old, timestamp, headers")
 

@@ -87,17 +87,17 @@ class OperatorMaker:
             at_once=node.gathers and meets_others(self._sub, node, in_runs=True),
             in_runs=node.gathers and meets_others(self._sub, node, in_runs=False),
             has_its_own=has_its_own(self._sub, node),
-            told_late=self._told_late,
+            told_late=self._forwards_later,
             unreadable=self._unreadable,
         )
 
-    def _told_late(self, table: str) -> bool:
+    def _forwards_later(self, table: str) -> bool:
         """Whether a table's rows may be newer than the changes that it has forwarded."""
         node = self._nodes[table]
         if not self._options.caching:
             return False
         if isinstance(node, Stateless):
-            return self._told_late(node.parents[0])
+            return self._forwards_later(node.parents[0])
         if isinstance(node, (Aggregate, TableSource)) and node.store is not None:
             return self._stores[node.store].spec.cached
         return True

@@ -289,14 +289,16 @@ def emit_partials(gen: Generator, node: Sink, w: Writer) -> str:
     topic = gen.constant(f"topic_{i}", f"{gen.options.application_id}-{node.topic}")
     serde = node.combines.value or gen.options.default_value
     write = write_count if not fold.asks_user else _writer(serde)
-    told = f"{node.name!r}, send, {topic}, {fold.word!r}, {gen.constant(f'write_held_{i}', write)}"
+    arguments = (
+        f"{node.name!r}, send, {topic}, {fold.word!r}, {gen.constant(f'write_held_{i}', write)}"
+    )
     inner = getattr(node.key or gen.options.default_key, "inner_bytes", None)
     if inner is not None:
         inner = gen.constant(f"inner_bytes_{i}", inner)
-        told += f", lambda key: hashed({inner}, key, partitions_of, {topic})"
+        arguments += f", lambda key: hashed({inner}, key, partitions_of, {topic})"
     if fold.first_is_value and serde is (node.value or gen.options.default_value):
-        told += ", singles=True"
-    w.line(f"{name} = Partials({told})")
+        arguments += ", singles=True"
+    w.line(f"{name} = Partials({arguments})")
     w.line(f"{name}_get = {name}.get")
     if fold.asks_user or gen.options.skips_undecodable:
         w.line(f"{name}_send_one = {name}.send_one")

@@ -9,9 +9,9 @@ from headrace.topology.compile.codegen import (
     Generator,
     RecordVariables,
     attempt,
+    emit_handler_call,
     needs_old,
     otherwise,
-    tell,
 )
 from headrace.topology.graph.graph import Branch, Node, Stateless, by_name, is_versioned
 
@@ -228,7 +228,7 @@ def guard_key(
         return
     with w.block(f"if {flow.key_or_bytes} is None:"):
         if fails:
-            tell(gen, node, flow, f"NullKeyError({node.name!r}, {store!r})")
+            emit_handler_call(gen, node, flow, f"NullKeyError({node.name!r}, {store!r})")
         else:
             w.line(f"dropped({node.name!r}, 'null key')")
     with w.block("else:"):

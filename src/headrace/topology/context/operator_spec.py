@@ -58,7 +58,7 @@ class NodeProperties:
     """Whether it collects records and forwards their results together."""
 
     @property
-    def gives_up_order(self) -> bool:
+    def allows_reordering(self) -> bool:
         """Whether it may collect records even if their results meet records from another path."""
         return False
 
@@ -119,7 +119,7 @@ class NodeProperties:
         """Whether the sub-topology of its external sink reads no repartition topic."""
         return False
 
-    def looks_anywhere(self, store: str, /) -> bool:  # noqa: ARG002
+    def reads_any_key(self, store: str, /) -> bool:  # noqa: ARG002
         """Whether it may read any key of a store, not only the key of its record."""
         return False
 
@@ -174,6 +174,6 @@ class OperatorSpec(NodeProperties):
     rows_have_its_keys: ClassVar[bool] = False
     """Whether its store has the keys of its input records, apart from windows."""
 
-    def kept_in(self, store: str, /) -> Self:
+    def with_store(self, store: str, /) -> Self:
         """Return a copy whose table is stored in another store."""
         raise NotImplementedError(f"{type(self).__name__} keeps no rows in {store!r}")

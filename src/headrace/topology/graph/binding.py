@@ -44,7 +44,7 @@ class _Binder:
     def store(self, store: Store, topic: str | None) -> Store:
         """Bind the serdes of a store; `topic` None means its changelog."""
         changelog = f"{self._prefix}{store.name}-changelog"
-        key, value = self._told(store.key, store.value, changelog if topic is None else topic)
+        key, value = self._pair(store.key, store.value, changelog if topic is None else topic)
         return replace(store, key=key, value=value)
 
     def part(self, serde: AnySerde | None, topic: str, *, is_key: bool) -> AnySerde:
@@ -55,9 +55,9 @@ class _Binder:
     def serdes(
         self, key: AnySerde | None, value: AnySerde | None, topic: str, *, internal: bool
     ) -> Serdes:
-        return self._told(key, value, self._prefix + topic if internal else topic)
+        return self._pair(key, value, self._prefix + topic if internal else topic)
 
-    def _told(self, key: AnySerde | None, value: AnySerde | None, topic: str) -> Serdes:
+    def _pair(self, key: AnySerde | None, value: AnySerde | None, topic: str) -> Serdes:
         return (
             _bound(key, self._default_key, topic, is_key=True),
             _bound(value, self._default_value, topic, is_key=False),
@@ -67,5 +67,5 @@ class _Binder:
 def _bound(
     given: AnySerde | None, default: AnySerde, topic: str, *, is_key: bool
 ) -> AnySerde | None:
-    told = for_topic(completed(given, default), topic, is_key=is_key)
-    return given if told is given or told is default else told
+    found = for_topic(completed(given, default), topic, is_key=is_key)
+    return given if found is given or found is default else found

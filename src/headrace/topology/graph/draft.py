@@ -123,7 +123,7 @@ class Draft:
         node = next(n for n in step.nodes if n.name == table)
         if table in self._reserved:
             store = self._reserved.pop(table)
-            nodes = tuple(n.kept_in(store.name) if n is node else n for n in step.nodes)
+            nodes = tuple(n.with_store(store.name) if n is node else n for n in step.nodes)
             self._steps[step.name] = DraftStep(nodes, (*step.stores, store))
             return (store.name,)
         if node.maps_table:

@@ -111,11 +111,11 @@ class Stateless(Node):
         return self.op in _HARMLESS
 
     @property
-    def is_unseeing(self) -> bool:
+    def is_pass_through(self) -> bool:
         return self.op in _UNSEEING
 
     @property
-    def keeps_nothing(self) -> bool:
+    def is_stateless(self) -> bool:
         """Whether the node processes a stream; the result for a table depends on its rows."""
         return not self.maps_table
 
@@ -143,7 +143,7 @@ class Sampler(Node):
 
     passes_null_keys: ClassVar[bool] = True
     leaves_value_alone: ClassVar[bool] = True
-    keeps_nothing: ClassVar[bool] = True
+    is_stateless: ClassVar[bool] = True
     serde_arguments: ClassVar[Arguments] = {"key": "serde", "value": "serde"}
 
     @property
@@ -170,7 +170,7 @@ class Branch(Node):
     predicates: tuple[Function | None, ...] = ()
     children: tuple[str, ...] = ()
 
-    keeps_nothing: ClassVar[bool] = True
+    is_stateless: ClassVar[bool] = True
     reads_key: ClassVar[bool] = True
     reads_value: ClassVar[bool] = True
     passes_null_keys: ClassVar[bool] = True
@@ -185,7 +185,7 @@ class Aggregate(Node):
 
     changes_value: ClassVar[bool] = True
     is_table: ClassVar[bool] = True
-    tells_old: ClassVar[bool] = True
+    sends_old_values: ClassVar[bool] = True
 
     @property
     def reads_key(self) -> bool:
@@ -235,14 +235,14 @@ class TableSource(Node):
         return () if self.store is None else (self.store,)
 
     @property
-    def tells_old(self) -> bool:
+    def sends_old_values(self) -> bool:
         return self.store is not None
 
     @property
     def copies_into(self) -> str | None:
         return self.store
 
-    def kept_in(self, store: str) -> Node:
+    def with_store(self, store: str) -> Node:
         return replace(self, store=store)
 
     def store_advice(self, *, reads_topic: bool) -> str:
@@ -275,7 +275,7 @@ class OperatorNode(Node):
     needs_record = _asked("needs_record")
     is_timed = _asked("is_timed")
     gathers = _asked("gathers")
-    gives_up_order = _asked("gives_up_order")
+    allows_reordering = _asked("allows_reordering")
     answer = _asked("answer")
     changes_key = _asked("changes_key")
     partitioned_like = _asked("partitioned_like")
@@ -291,7 +291,7 @@ class OperatorNode(Node):
     reads_directly = _asked("reads_directly")
     repartition_advice = _asked("repartition_advice")
     serde_arguments = _asked("serde_arguments")
-    tells_old = _asked("is_table")
+    sends_old_values = _asked("is_table")
 
     def bound(self, binder: Binder) -> Node:
         spec = self.spec.bound(binder.part)
@@ -305,14 +305,14 @@ class OperatorNode(Node):
     def view_stores(self) -> tuple[str, ...]:
         return self.view_uses
 
-    def looks_anywhere(self, store: str) -> bool:
-        return self.spec.looks_anywhere(store)
+    def reads_any_key(self, store: str) -> bool:
+        return self.spec.reads_any_key(store)
 
     def fills(self, store: str) -> bool:
         return self.spec.fills(store)
 
-    def kept_in(self, store: str) -> Node:
-        spec = self.spec.kept_in(store)
+    def with_store(self, store: str) -> Node:
+        spec = self.spec.with_store(store)
         return replace(self, spec=spec, uses=(store, *self.uses), view_uses=(store,))
 
     def connected(self, stores: tuple[str, ...]) -> Self:
@@ -358,8 +358,8 @@ __all__ = [
     "by_name",
     "check",
     "is_versioned",
+    "sends_old_values",
     "split",
-    "tells_old",
 ]
 
 
@@ -480,9 +480,9 @@ def _check_global_topics(nodes: Iterable[Node]) -> None:
                 )
 
 
-def tells_old(nodes: Mapping[str, Node], name: str) -> bool:
+def sends_old_values(nodes: Mapping[str, Node], name: str) -> bool:
     """Return whether a node forwards old values: stored tables do, and tables mapped from them."""
-    return _maker(nodes, name).tells_old
+    return _maker(nodes, name).sends_old_values
 
 
 def is_versioned(nodes: Mapping[str, Node], name: str) -> bool:

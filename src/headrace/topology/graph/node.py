@@ -123,14 +123,14 @@ class Node(NodeProperties):
         return False
 
     @property
-    def is_unseeing(self) -> bool:
+    def is_pass_through(self) -> bool:
         """Whether no user function sees a record in the node."""
         return False
 
     # State of the node.
 
     @property
-    def keeps_nothing(self) -> bool:
+    def is_stateless(self) -> bool:
         """Whether the result for a record depends on that record alone."""
         return False
 
@@ -145,7 +145,7 @@ class Node(NodeProperties):
         return self.stores
 
     @property
-    def tells_old(self) -> bool:
+    def sends_old_values(self) -> bool:
         """Whether the node forwards the previous value with each change."""
         return False
 
@@ -185,7 +185,7 @@ class Node(NodeProperties):
         """Further properties that the format of the store's rows depends on, besides `word`."""
         return RowKind("")
 
-    def kept_in(self, store: str) -> Node:
+    def with_store(self, store: str) -> Node:
         """Return the table's node with a store that it did not have before."""
         raise AssertionError(f"{self!r} keeps no rows in {store!r}")
 
@@ -207,7 +207,7 @@ class SourceNode(Node):
 
     leaves_value_alone: ClassVar[bool] = True
     """The source decodes each value for itself."""
-    keeps_nothing: ClassVar[bool] = True
+    is_stateless: ClassVar[bool] = True
     """Records are forwarded as they are."""
 
     @property
@@ -224,8 +224,8 @@ class SourceNode(Node):
 
     def bound(self, binder: Binder) -> Node:
         """Return the source with bound serdes; several topics use the serdes of the first."""
-        told = binder.serdes(*self.topic_serdes, self.topics[0], internal=self.internal)
-        return _with_serdes(self, told)
+        bound = binder.serdes(*self.topic_serdes, self.topics[0], internal=self.internal)
+        return _with_serdes(self, bound)
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,7 +292,7 @@ class Sink(Node):
         return self._asks_user or (self.combines is not None and self.combines.fold.reads_value)
 
     @property
-    def is_unseeing(self) -> bool:
+    def is_pass_through(self) -> bool:
         """Whether no function chooses the topic or the partition.
 
         Pre-aggregation does not count, because it gets what the topic's bytes decode to.
@@ -307,8 +307,8 @@ class Sink(Node):
         """Return the sink with bound serdes; unchanged if a function chooses the topic."""
         if callable(self.topic):
             return self
-        told = binder.serdes(*self.topic_serdes, self.topic, internal=self.internal)
-        return _with_serdes(self._with_partials_bound(binder), told)
+        bound = binder.serdes(*self.topic_serdes, self.topic, internal=self.internal)
+        return _with_serdes(self._with_partials_bound(binder), bound)
 
     def _with_partials_bound(self, binder: Binder) -> Sink:
         combines = self.combines
@@ -320,6 +320,6 @@ class Sink(Node):
         return self if same else replace(self, combines=replace(combines, value=value))
 
 
-def _with_serdes(node: SourceNode | GlobalSource | Sink, told: Serdes) -> Node:
-    same = told == (node.key, node.value)
-    return node if same else replace(node, key=told[0], value=told[1])
+def _with_serdes(node: SourceNode | GlobalSource | Sink, bound: Serdes) -> Node:
+    same = bound == (node.key, node.value)
+    return node if same else replace(node, key=bound[0], value=bound[1])

@@ -64,7 +64,7 @@ class MapAsync(OperatorSpec):
     is_timed: ClassVar[bool] = False
 
     @property
-    def gives_up_order(self) -> bool:
+    def allows_reordering(self) -> bool:
         return self.order == "any"
 
     @property
@@ -79,7 +79,7 @@ class _Calling(Gathering):
     __slots__ = ("_spec",)
 
     def __init__(self, spec: MapAsync, context: OperatorContext) -> None:
-        at_once = context.at_once and not spec.gives_up_order
+        at_once = context.at_once and not spec.allows_reordering
         super().__init__(context, spec.plan.concurrency, at_once=at_once)
         self._spec = spec
 

@@ -134,7 +134,7 @@ class ProcessorSpec(OperatorSpec):
     def row_kind(self) -> RowKind:
         return RowKind("processor")
 
-    def looks_anywhere(self, store: str, /) -> bool:  # noqa: ARG002
+    def reads_any_key(self, store: str, /) -> bool:  # noqa: ARG002
         return True
 
     def make(self, context: OperatorContext, /) -> Operator:

@@ -71,13 +71,13 @@ class TransformValues(OperatorSpec):
     def is_table(self) -> bool:
         return self.store is not None
 
-    def looks_anywhere(self, store: str, /) -> bool:
+    def reads_any_key(self, store: str, /) -> bool:
         """Return True for other stores: a transformer may read any key there."""
         return store != self.store
 
     store_call: ClassVar[str] = 'transform_values(store="...")'
 
-    def kept_in(self, store: str) -> TransformValues:
+    def with_store(self, store: str) -> TransformValues:
         return replace(self, store=store)
 
     def make(self, context: OperatorContext, /) -> _Transforming:

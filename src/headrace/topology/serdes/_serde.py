@@ -54,8 +54,8 @@ class Serde(Protocol[T]):
 
 def for_topic(serde: Serde[T], topic: str, *, is_key: bool) -> Serde[T]:
     """Return the serde for a topic: the serde itself, unless it requires the topic's name."""
-    tell: Callable[..., Serde[T]] | None = getattr(serde, "for_topic", None)
-    return serde if tell is None else tell(topic, is_key=is_key)
+    bind: Callable[..., Serde[T]] | None = getattr(serde, "for_topic", None)
+    return serde if bind is None else bind(topic, is_key=is_key)
 
 
 def completed(serde: Serde[Any] | None, default: Serde[Any]) -> Serde[Any]:

@@ -138,8 +138,8 @@ class _Shape:
         except ValidationError as error:
             self._cannot_encode(value, _invalid(error))
         except ValueError as error:
-            told = str(error).startswith(("no value", "record contains", "Field "))
-            self._cannot_encode(value, str(error) if told else type(error).__name__)
+            is_known = str(error).startswith(("no value", "record contains", "Field "))
+            self._cannot_encode(value, str(error) if is_known else type(error).__name__)
         except (TypeError, OverflowError, AttributeError, KeyError, IndexError) as error:
             self._cannot_encode(value, type(error).__name__)
         return out.getvalue()

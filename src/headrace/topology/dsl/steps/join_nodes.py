@@ -428,7 +428,7 @@ def primary_key_join(
     if result_store is None and draft.tables_above(left.node) & draft.tables_above(right.node):
         # A single record can change both rows before either side has forwarded its change.
         result_store = f"{merge}-STATE-STORE"
-        node = replace(node, spec=spec.kept_in(result_store))
+        node = replace(node, spec=spec.with_store(result_store))
     if result_store is None:
         return replace(result, node=draft.add(node))
     node = replace(node, uses=(result_store,), view_uses=(result_store,))

@@ -82,7 +82,7 @@ class JoinMerge(OperatorSpec):
 
     store_call: ClassVar[str] = 'join(store="...")'
 
-    def kept_in(self, store: str) -> JoinMerge:
+    def with_store(self, store: str) -> JoinMerge:
         return replace(self, store=store)
 
     def make(self, context: OperatorContext, /) -> _Stored | _StoredLater | _Unstored:

@@ -91,7 +91,7 @@ class SideRows:
         "_task",
         "_time",
         "encode",
-        "is_told",
+        "is_reported",
     )
 
     def __init__(
@@ -110,7 +110,7 @@ class SideRows:
         self._time = time
         self._sequence = sequence
         self._task = task or TaskFacts()
-        self.is_told = False
+        self.is_reported = False
         """Whether the current record got its unmatched result and must not match any more."""
         if time.value >= 0:
             buffer.expire(time.value - retention_ms)
@@ -317,7 +317,7 @@ class Waiting:
         end = timestamp + self._spans_ms[is_left]
         if end < self.time.value:
             if self._drops_late_matches:
-                self._rows[is_left].is_told = True
+                self._rows[is_left].is_reported = True
             return False
         row = waiting_row(timestamp, is_left, self._encode(key))
         before = self._buffer.get(row)[0]
@@ -516,8 +516,8 @@ class _Keep(Uncached):
         self._forward(key, value, None, timestamp, headers)
         if key is None or value is None:
             return
-        if rows.is_told:
-            rows.is_told = False
+        if rows.is_reported:
+            rows.is_reported = False
             is_late = rows.is_past(timestamp)
         else:
             is_late = not rows.add(key, value, timestamp)
