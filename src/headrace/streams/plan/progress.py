@@ -61,6 +61,8 @@ MAX_BYTES = 4095
 that the client appends."""
 
 COMMIT_ID = "headrace.commit.id"
+COMMIT_COUNT_BITS = 32
+"""Lower bits of a commit ID, which count the commits of a worker; the upper bits are random."""
 
 WATERMARK = "headrace.watermark"
 """The time up to which all records of a repartition topic's partition had been read (see

@@ -30,6 +30,7 @@ from headrace.streams.plan.deployed import DeployedTopology
 from headrace.streams.plan.deployment import Deployment
 from headrace.streams.plan.live_versions import LiveVersions
 from headrace.streams.plan.plan import SubPlan, TaskId
+from headrace.streams.plan.progress import COMMIT_COUNT_BITS
 from headrace.streams.plan.topic_errors import ChangelogLostError
 from headrace.streams.simulation.setup import Incarnation, Outcome, Setup
 from headrace.streams.simulation.world.cluster import SimulatedAdmin, SimulatedCluster
@@ -312,7 +313,7 @@ class SimulatedWorker:
             local_state=lambda _: local,
             background=lambda _: _Beside(run, process),
             calls=OneByOne,
-            first_commit_id=lambda: faults.random.getrandbits(30) << 32,
+            first_commit_id=lambda: faults.random.getrandbits(30) << COMMIT_COUNT_BITS,
             results_per_commit=faults.plan.results_per_commit,
             open_sink=run.tables.opening(process, faults),
         )

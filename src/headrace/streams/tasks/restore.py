@@ -34,7 +34,7 @@ from headrace.streams.kafka.protocols import (
 )
 from headrace.streams.plan.changelog_identity import last_read, last_restored
 from headrace.streams.plan.plan import TaskId
-from headrace.streams.plan.progress import committed_commit_id
+from headrace.streams.plan.progress import COMMIT_COUNT_BITS, committed_commit_id
 from headrace.streams.plan.topic_errors import ChangelogLostError
 from headrace.streams.tasks.task import LocalRows, Task
 from headrace.streams.tasks.task_failures import corruption_of
@@ -109,12 +109,8 @@ def _is_behind(position: Position, facts: ChangelogFacts) -> bool:
     return facts.end - position.offset > 1
 
 
-_COUNT_BITS = 32
-"""Lower bits of a commit's ID, which count the commits of a worker; the upper bits are random."""
-
-
 def is_of_same_worker(commit_id: int, other: int) -> bool:
-    return commit_id >> _COUNT_BITS == other >> _COUNT_BITS
+    return commit_id >> COMMIT_COUNT_BITS == other >> COMMIT_COUNT_BITS
 
 
 Changes = list[tuple[bytes, "bytes | None", int]]

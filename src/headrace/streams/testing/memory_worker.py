@@ -17,6 +17,7 @@ from headrace.streams.kafka.protocols import Probe, Producer, TopicPartition
 from headrace.streams.plan.deployment import Deployment
 from headrace.streams.plan.global_plan import GlobalPlan
 from headrace.streams.plan.plan import SubPlan, TaskId
+from headrace.streams.plan.progress import COMMIT_COUNT_BITS
 from headrace.streams.tasks.async_io import OneByOne
 from headrace.streams.tasks.driver_disk import Disk
 from headrace.streams.tasks.restore import RestoreListeners
@@ -182,7 +183,7 @@ def make_memory_worker(
         restore_listener=counts,
         global_listener=RestoreListeners(),
         probe=probe,
-        first_commit_id=cluster.random.getrandbits(30) << 32,
+        first_commit_id=cluster.random.getrandbits(30) << COMMIT_COUNT_BITS,
         log=log,
         open_sink=open_sink,
         times_interval_s=0,  # the clock advances only on request

@@ -24,6 +24,7 @@ from headrace.streams.kafka.producer import MakeClient as MakeProducerClient
 from headrace.streams.kafka.protocols import AdminClient, Clock, Log, Tracer
 from headrace.streams.metrics.measures import NOTHING_MEASURED, Measures, SentRecords
 from headrace.streams.metrics.otel_tracer import tracer_of
+from headrace.streams.plan.progress import COMMIT_COUNT_BITS
 from headrace.streams.queries.query_queue import QueryQueue
 from headrace.streams.tasks.async_io import LiveCalls
 from headrace.streams.tasks.home import LocalHomes, open_global_home, rocks_memory
@@ -118,7 +119,7 @@ class Connections:
     local_state: Callable[[StreamsConfig], LocalState] = HostState
     background: Callable[[str], Background] = InThread
     calls: Callable[[], Caller] = LiveCalls
-    first_commit_id: Callable[[], int] = lambda: secrets.randbits(30) << 32
+    first_commit_id: Callable[[], int] = lambda: secrets.randbits(30) << COMMIT_COUNT_BITS
     results_per_commit: int = RESULTS_PER_COMMIT
     measures: Measures = NOTHING_MEASURED
     tracer: Callable[[str, str], Tracer] = tracer_of
