@@ -63,7 +63,7 @@ class Watch:
         self.is_on = True
         self.spent_s = 0.0
         """By the clocks of the threads that count, make snapshots, and look."""
-        ran, turn, look = Counters.ran, SnapshotCollector.turn, NodeTimes.look
+        ran, turn, look = Counters.ran, SnapshotCollector.turn, NodeTimes.sample
 
         def switched_ran(counters: Counters, *arguments: Any, **options: Any) -> None:
             if self.is_on:

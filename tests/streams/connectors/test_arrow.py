@@ -13,7 +13,8 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from headrace.streams.connectors.arrow import ArrowColumns, ArrowRows, require
+from headrace.streams.connectors.arrow import ArrowColumns, ArrowRows
+from headrace.streams.connectors.sqlite import require
 from headrace.topology import SinkRefusedError, SinkRow, SinkUnusableError, TopologyError
 
 
@@ -159,6 +160,6 @@ def test_the_columns_of_the_key_alone() -> None:
 
 
 def test_an_extra_that_is_not_installed_is_named() -> None:
-    said = r"ParquetSink needs nowhere; run: pip install 'headrace\[parquet\]'"
+    said = r"ParquetSink requires nowhere\. Run: pip install 'headrace\[parquet\]'"
     with pytest.raises(SinkUnusableError, match=said):
         require("nowhere.at_all", "ParquetSink", "parquet")

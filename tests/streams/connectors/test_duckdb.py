@@ -217,9 +217,9 @@ def test_values_have_the_types_of_duckdb(path: Path) -> None:
 def test_where_no_file_can_be_is_said_once_and_for_all(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("no database, for " + "long " * 3000)
     for place, said in [
-        (tmp_path / "no" / "rows.db", f"there is no directory {tmp_path / 'no'}; make it"),
-        (tmp_path, "is a directory; name a file"),
-        (tmp_path / "text", "not a valid DuckDB database file.*; name another file"),
+        (tmp_path / "no" / "rows.db", f"directory {tmp_path / 'no'} does not exist. Create it"),
+        (tmp_path, "is a directory. Name a file"),
+        (tmp_path / "text", "not a valid DuckDB database file.*. Name another file"),
     ]:
         with pytest.raises(SinkUnusableError, match=said):
             DuckDbSink(place, "goods", COLUMNS, create=True).open("app/keep")
@@ -235,7 +235,9 @@ def test_a_place_that_is_gone_later_is_waited_for(tmp_path: Path) -> None:
 
 
 def test_a_table_or_column_that_is_not_there_is_said(path: Path) -> None:
-    with pytest.raises(SinkUnusableError, match=r"has no table goods; make it, or give create="):
+    with pytest.raises(
+        SinkUnusableError, match=r"table goods does not exist in .*. Create it, or give create="
+    ):
         DuckDbSink(path, "goods", COLUMNS).open("app/keep")
     DuckDbSink(path, "goods", COLUMNS, create=True).open("app/keep").close()
     with pytest.raises(SinkUnusableError, match=r'"price" not found'):
@@ -336,7 +338,7 @@ def test_what_it_is_given_is_looked_at(path: Path, columns: Any, options: Any, s
 
 
 def test_what_ends_with_the_process_is_no_place_for_positions() -> None:
-    with pytest.raises(TopologyError, match="ends with the process, and positions with it"):
+    with pytest.raises(TopologyError, match="would be lost with the process, with its positions"):
         DuckDbSink(":memory:", "goods", COLUMNS)
 
 

@@ -122,7 +122,7 @@ def test_a_table_that_another_worker_has_just_made_is_taken(parts: Any, tmp_path
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"partition_by": "kind"}, "is partitioned by whoever makes it; give create=True with"),
+        ({"partition_by": "kind"}, "requires create=True"),
         ({"partition_by": "sort", "create": True}, "names sort, which is none of its columns id,"),
         ({"partition_by": list(COLUMNS), "create": True}, "names all of its columns id, kind,"),
     ],

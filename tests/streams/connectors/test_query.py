@@ -67,8 +67,11 @@ def test_what_has_no_order_is_refused(connect: Callable[[], Any], sql: str, said
 @pytest.mark.parametrize(
     ("sql", "said"),
     [
-        ("SELECT * FROM none", "refuses the query: OperationalError: no such table: none; correct"),
-        ("SELECT * FRO", "refuses the query: OperationalError: .*syntax error"),
+        (
+            "SELECT * FROM none",
+            "rejects the query \\(OperationalError: no such table: none\\). Correct",
+        ),
+        ("SELECT * FRO", "rejects the query \\(OperationalError: .*syntax error"),
         ("SELECT abs(-9223372036854775808) AS id", "integer overflow"),
     ],
 )
@@ -88,10 +91,12 @@ def test_a_database_that_is_not_there_is_said_without_the_password() -> None:
         return psycopg.connect("postgres:/me:hunter2@127.0.0.1/shop password=hunter2 =")
 
     for connects in (unreached, misspelt):
-        with pytest.raises(SourceError, match="no connection to the database: ") as refused:
+        with pytest.raises(SourceError, match=r"no connection to the database \(") as refused:
             read(Query(connects, "SELECT 1 AS id", "id"), {})
         assert "hunter2" not in str(refused.value)
-    with pytest.raises(SourceError, match="returns a NoneType, and no connection of a driver"):
+    with pytest.raises(
+        SourceError, match="must return a connection of a DB-API driver, not a NoneType"
+    ):
         read(Query(lambda: None, "SELECT 1 AS id", "id"), {})
 
 
@@ -105,14 +110,16 @@ def test_a_largest_value_that_went_back_is_refused(connect: Callable[[], Any]) -
     read(source, positions)
     with connect() as connection:
         connection.execute("DELETE FROM orders WHERE id > 10")
-    with pytest.raises(SourceError, match="the largest id is 10, and 2499 was read: the table"):
+    with pytest.raises(
+        SourceError, match="the largest id is 10, although 2499 was read: the table"
+    ):
         read(source, positions)
     with connect() as connection:
         connection.execute("DELETE FROM orders")
     assert read(source, positions) == []
     with connect() as connection:
         connection.execute("INSERT INTO orders VALUES (1, 'tea')")
-    with pytest.raises(SourceError, match="the largest id is 1, and 2499 was read"):
+    with pytest.raises(SourceError, match="the largest id is 1, although 2499 was read"):
         read(source, positions)
     with connect() as connection:
         connection.execute("INSERT INTO orders VALUES (3000, 'tea')")

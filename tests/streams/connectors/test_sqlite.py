@@ -110,9 +110,17 @@ def test_positions_of_others_are_others(path: Path) -> None:
         ({"id": 1, "name": [float("nan")]}, "name", "TypeError as JSON: JSON has nothing for NaN"),
         ({"id": 1}, "name", "the record has nothing for it"),
         (None, "id", "the record's value is null; filter it out, or give key="),
-        ({"id": "x", "name": "tea"}, "id", "a str that is no number does not fit into INTEGER; "),
-        ({"id": "1_0", "name": "tea"}, "id", "a str that is no number"),
-        ({"id": b"1", "name": "tea"}, "id", "a bytes that is no number does not fit into INTEGER"),
+        (
+            {"id": "x", "name": "tea"},
+            "id",
+            "a str that is not a number does not fit into INTEGER; ",
+        ),
+        ({"id": "1_0", "name": "tea"}, "id", "a str that is not a number"),
+        (
+            {"id": b"1", "name": "tea"},
+            "id",
+            "a bytes that is not a number does not fit into INTEGER",
+        ),
     ],
 )
 def test_what_a_row_is_refused_for_is_said_and_nothing_is_written(
@@ -172,9 +180,9 @@ def test_a_key_that_cannot_be_compared_is_refused(path: Path) -> None:
 def test_where_no_file_can_be_is_said_once_and_for_all(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("no database, for " + "long " * 300)
     for place, said in [
-        (tmp_path / "no" / "rows.db", f"there is no directory {tmp_path / 'no'}; make it"),
-        (tmp_path, "is a directory; name a file"),
-        (tmp_path / "text", "file is not a database; name another file"),
+        (tmp_path / "no" / "rows.db", f"directory {tmp_path / 'no'} does not exist. Create it"),
+        (tmp_path, "is a directory. Name a file"),
+        (tmp_path / "text", "file is not a database. Name another file"),
     ]:
         with pytest.raises(SinkUnusableError, match=said):
             SqliteSink(place, "goods", COLUMNS, create=True).open("app/keep")
@@ -227,10 +235,12 @@ def test_a_file_that_another_one_writes_to_is_tried_again_later(path: Path) -> N
 
 
 def test_a_table_or_column_that_is_not_there_is_said(path: Path) -> None:
-    with pytest.raises(SinkUnusableError, match=r"has no table goods; make it, or give create="):
+    with pytest.raises(
+        SinkUnusableError, match=r"table goods does not exist in .*. Create it, or give create="
+    ):
         SqliteSink(path, "goods", COLUMNS).open("app/keep")
     SqliteSink(path, "goods", COLUMNS, create=True).open("app/keep").close()
-    with pytest.raises(SinkUnusableError, match=r"has no column price; it has id, name"):
+    with pytest.raises(SinkUnusableError, match=r"has no column price. Use its columns id, name"):
         SqliteSink(path, "goods", {**COLUMNS, "price": float}).open("app/keep")
     keyed = SqliteSink(path, "goods", COLUMNS, key="id")
     with (

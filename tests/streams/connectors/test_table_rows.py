@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from headrace.streams.connectors.arrow import ArrowColumns, ArrowTableConverter, said
+from headrace.streams.connectors.arrow import ArrowColumns, ArrowTableConverter, message_of
 from headrace.topology import SinkRefusedError, SinkRow, SinkUnusableError
 
 pa = pytest.importorskip("pyarrow")
@@ -57,8 +57,8 @@ def test_keys_are_those_of_the_table() -> None:
 @pytest.mark.parametrize(
     ("columns", "reason"),
     [
-        ({"id": int, "price": float}, "table goods has no column price; it has id, name"),
-        ({"name": str}, "table goods has a column id that may not be null; name it among"),
+        ({"id": int, "price": float}, "table goods has no column price. Use its columns id, name"),
+        ({"name": str}, "table goods has a column id that may not be null. Add it to"),
     ],
 )
 def test_columns_that_do_not_fit_are_said(columns: Any, reason: str) -> None:
@@ -69,7 +69,7 @@ def test_columns_that_do_not_fit_are_said(columns: Any, reason: str) -> None:
 
 def test_what_is_said_of_an_error_has_no_secret_and_one_line() -> None:
     text = "\x1b[31m↳\x1b[0m GET https://a:b@host/x?sig=secret&se=1\n  HTTP error " + "long " * 99
-    found = said(OSError(text))
+    found = message_of(OSError(text))
     assert found.startswith("GET https://***@host/x?*** HTTP error long")
     assert len(found) <= 300
-    assert said(OSError()) == "OSError"
+    assert message_of(OSError()) == "OSError"

@@ -23,7 +23,7 @@ class Looks:
 
     def __call__(self, value: Any) -> Any:
         assert self.times is not None
-        self.times.look(sys._getframe(), 0.5, "poll")
+        self.times.sample(sys._getframe(), 0.5, "poll")
         return value
 
 
@@ -75,10 +75,10 @@ class _Processor:
 
 def test_what_the_loop_does_beside_nodes_is_told_by_its_step() -> None:
     times = NodeTimes([])
-    times.look(None, 1.0, None)
-    times.look(sys._getframe(), 1.0, None)
+    times.sample(None, 1.0, None)
+    times.sample(sys._getframe(), 1.0, None)
     assert times.times().busy == {}
-    times.look(sys._getframe(), 1.0, "commit")
+    times.sample(sys._getframe(), 1.0, "commit")
     assert times.times().busy == {"commit": 1.0}
 
 
@@ -142,5 +142,5 @@ def test_a_frame_between_two_lines_is_of_no_node() -> None:
             co_filename, co_name = program.filename, "process_0"
 
     times = NodeTimes([program])
-    times.look(Frame(), 1.0, None)  # type: ignore[arg-type]
+    times.sample(Frame(), 1.0, None)  # type: ignore[arg-type]
     assert times.times().nodes == {}

@@ -23,12 +23,12 @@ def statistics(**topics: list[int]) -> str:
 
 def test_a_producer_that_is_replaced_begins_with_nothing_and_takes_nothing_away() -> None:
     sent = SentRecords()
-    first: Any = sent.hearing({"acks": "all"})
+    first: Any = sent.attach({"acks": "all"})
     assert (first["acks"], first["statistics.interval.ms"]) == ("all", SENT_EVERY_MS)
     first["stats_cb"](statistics(out=[3, 4]))
     first["stats_cb"](statistics(out=[5, 5], other=[1]))
     assert sent.totals() == {"out": 10, "other": 1}
-    second: Any = sent.hearing({})
+    second: Any = sent.attach({})
     assert sent.totals() == {"out": 10, "other": 1}
     second["stats_cb"](statistics(out=[2, 0]))
     assert sent.totals() == {"out": 12, "other": 1}
@@ -37,6 +37,6 @@ def test_a_producer_that_is_replaced_begins_with_nothing_and_takes_nothing_away(
 def test_statistics_that_the_user_asks_for_are_his_as_well() -> None:
     heard: list[str] = []
     sent = SentRecords()
-    made: Any = sent.hearing({"statistics.interval.ms": 500, "stats_cb": heard.append})
+    made: Any = sent.attach({"statistics.interval.ms": 500, "stats_cb": heard.append})
     made["stats_cb"](statistics(out=[1]))
     assert (made["statistics.interval.ms"], len(heard), sent.totals()) == (500, 1, {"out": 1})

@@ -29,7 +29,7 @@ from headrace.topology.external_sink import (
     SinkUnavailableError,
     SinkUnusableError,
 )
-from headrace.topology.operators.columns import Columns, Row, Types, as_json, said_of, utc
+from headrace.topology.operators.columns import Columns, Row, Types, as_json, parts_of, said_of, utc
 
 Encode = Callable[[Any], Any]
 
@@ -185,17 +185,18 @@ class ArrowRows:
         return SinkRefusedError(said_of(error), table=self.columns.table, column=field.name)
 
 
-def require(module: str, sink: str, extra: str) -> None:
-    """Raise SinkUnusableError if an extra is not installed."""
-    from importlib import import_module
+def schema_of(columns: ArrowColumns, database: str) -> Any:
+    """Return the schema of a table to create; raise if the database lacks the type of a column."""
+    from pyarrow import types
 
-    try:
-        import_module(module)
-    except ModuleNotFoundError as error:
-        package = module.partition(".")[0]
-        raise SinkUnusableError(
-            f"{sink} needs {package}; run: pip install 'headrace[{extra}]'"
-        ) from error
+    schema = ArrowRows(columns).schema
+    for field in schema:
+        if types.is_duration(field.type):
+            raise SinkUnusableError(
+                f"{database} has no type for a duration (table {columns.table}, column "
+                f"{field.name}). Give the column a number, and write row="
+            )
+    return schema
 
 
 # -- types -----------------------------------------------------------------------------------------
@@ -316,7 +317,7 @@ def _text(value: Any) -> Any:
         return utc(value).isoformat()
     if isinstance(value, (date, time)):
         return value.isoformat()
-    if _has_parts(value):
+    if isinstance(value, (list, tuple, set, frozenset)) or parts_of(value) is not None:
         return as_json(value)
     raise _UnfitError
 
@@ -385,7 +386,9 @@ def _list(encode: Encode | None, value: Any) -> Any:
 
 
 def _struct(encoders: Mapping[str, Encode | None], value: Any) -> Any:
-    parts = value if isinstance(value, Mapping) else _fields(value)
+    parts = parts_of(value)
+    if parts is None:
+        raise _UnfitError
     return {name: _or_none(encode, parts.get(name)) for name, encode in encoders.items()}
 
 
@@ -401,25 +404,6 @@ def _or_none(encode: Encode | None, value: Any) -> Any:
 
 def _inner(value: Any) -> Any:
     return value.value if isinstance(value, Enum) else value
-
-
-def _has_parts(value: Any) -> bool:
-    return isinstance(value, (Mapping, list, tuple, set, frozenset)) or bool(_names_of(value))
-
-
-def _names_of(value: Any) -> Sequence[str]:
-    kind = type(value)
-    names = getattr(kind, "__struct_fields__", None) or getattr(kind, "_fields", None)
-    if names is None and dataclasses.is_dataclass(kind):
-        names = [field.name for field in dataclasses.fields(kind)]
-    return names or ()
-
-
-def _fields(value: Any) -> Mapping[str, Any]:
-    names = _names_of(value)
-    if not names:
-        raise _UnfitError
-    return {name: getattr(value, name) for name in names}
 
 
 # Rows for an existing table, shared by Delta and Iceberg.
@@ -439,8 +423,7 @@ def partitioning(columns: ArrowColumns, given: str | Sequence[str], *, create: b
     parts = [given] if isinstance(given, str) else list(given)
     if parts and not create:
         raise TopologyError(
-            f"table {columns.table} is partitioned by whoever makes it; give create=True with "
-            "partition_by=, or leave that out"
+            f"partition_by= requires create=True (table {columns.table}). Give both, or omit it"
         )
     unknown = [name for name in parts if name not in columns.names]
     if unknown or (parts and set(parts) == set(columns.names)):
@@ -480,8 +463,8 @@ class TableConnection:
                     raise
                 if monotonic() + pause_s > deadline:
                     raise SinkUnavailableError(
-                        f"the commits of others to {self.columns.table} got ahead of this one for "
-                        f"{self.timeout_s:g} s: {said(error)}"
+                        f"commits of other writers conflict with this commit for "
+                        f"{self.timeout_s:g} s (table {self.columns.table}): {message_of(error)}"
                     ) from error
             sleep(pause_s)
             pause_s *= 2
@@ -541,8 +524,8 @@ def _require_columns(columns: ArrowColumns, schema: Any) -> None:
     more = [f.name for f in schema if not f.nullable and f.name not in columns.names]
     if more:
         raise SinkUnusableError(
-            f"table {columns.table} has a column {', '.join(more)} that may not be null; name it "
-            "among the columns"
+            f"table {columns.table} has a column {', '.join(more)} that may not be null. Add it to "
+            "the columns"
         )
 
 
@@ -554,10 +537,10 @@ def _are_alike(there: Any, declared: Any) -> bool:
     return bool(there == declared)
 
 
-def said(error: BaseException) -> str:
+def message_of(error: BaseException) -> str:
     """Return the message of a file or service error as a single line, with secrets masked.
 
-    >>> said(OSError("no answer\\n  from https://me:pass@host/x?sig=abc"))
+    >>> message_of(OSError("no answer\\n  from https://me:pass@host/x?sig=abc"))
     'no answer from https://***@host/x?***'
     """
     text = " ".join(_COLORS.sub("", str(error)).replace("↳", " ").split())

@@ -17,15 +17,14 @@ from typing import Any
 
 from headrace.streams.connectors.arrow import (
     ArrowColumns,
-    ArrowRows,
     ArrowTableConverter,
     TableConnection,
+    message_of,
     partitioning,
-    require,
-    said,
+    schema_of,
 )
 from headrace.streams.connectors.locations import require_writable
-from headrace.streams.connectors.sqlite import fenced, quoted
+from headrace.streams.connectors.sqlite import fenced, quoted, require
 from headrace.topology.external_sink import (
     SinkBatch,
     SinkBatching,
@@ -130,7 +129,7 @@ class DeltaSink:
             require(module, "DeltaSink", "delta")
         import pyarrow
 
-        with _told(self._columns, is_first=not self._was_open):
+        with _converted(self._columns, is_first=not self._was_open):
             if not self._was_open:
                 require_writable(f"{self._uri}/_delta_log")
             table = self._load()
@@ -160,15 +159,14 @@ class DeltaSink:
         except TableNotFoundError as error:
             if self._was_open:
                 # Perhaps a lost mount: the table must not be re-created empty.
-                raise SinkUnavailableError(said(error)) from error
+                raise SinkUnavailableError(message_of(error)) from error
             if not self._create:
                 raise SinkUnusableError(
-                    f"there is no Delta table at {self._uri}; make it, or give create=True"
+                    f"Delta table {self._uri} does not exist. Create it, or give create=True"
                 ) from error
-        schema = _schema_of(self._columns)
         DeltaTable.create(
             self._uri,
-            schema,
+            _schema_of(self._columns),
             mode="ignore",
             partition_by=self._parts or None,
             storage_options=options,
@@ -178,7 +176,7 @@ class DeltaSink:
 
 class _DeltaConnection(TableConnection):
     def positions(self, source: str, partitions: Sequence[int], /) -> Mapping[int, int]:
-        with _told(self.columns):
+        with _converted(self.columns):
             self.table.update_incremental()
             found = {p: self.table.transaction_version(self._place(source, p)) for p in partitions}
         return {p: position for p, position in found.items() if position is not None}
@@ -197,7 +195,7 @@ class _DeltaConnection(TableConnection):
         def is_conflict(error: Exception) -> bool:
             return isinstance(error, CommitFailedError) and not _UNSUPPORTED.search(str(error))
 
-        with _told(self.columns):
+        with _converted(self.columns):
             self.repeat(attempt, is_conflict)
 
     def _place(self, source: str, partition: int) -> str:
@@ -209,7 +207,7 @@ class _DeltaConnection(TableConnection):
         if found != batch.expected:
             raise fenced(batch, f"the log of {self.columns.table}")
         if self.table.schema() != self.schema:
-            raise SinkUnavailableError(f"the columns of {self.columns.table} are others now")
+            raise SinkUnavailableError(f"the columns of {self.columns.table} have changed")
 
     def _properties(self, batch: SinkBatch) -> Any:
         from deltalake import CommitProperties, Transaction
@@ -268,7 +266,7 @@ def _require_changes(columns: ArrowColumns, table: Any) -> None:
     is_fixed = table.metadata().configuration.get("delta.appendOnly", "").lower() == "true"
     if columns.key and is_fixed:
         raise SinkUnusableError(
-            f"table {columns.table} is set to delta.appendOnly; leave out key=, or set it to false"
+            f"table {columns.table} is set to delta.appendOnly. Omit key=, or set it to false"
         )
 
 
@@ -277,20 +275,16 @@ def _schema_of(columns: ArrowColumns) -> Any:
     import pyarrow
     from pyarrow import types
 
-    fields = []
-    for field in ArrowRows(columns).schema:
-        kind = pyarrow.string() if types.is_time(field.type) else field.type
-        if types.is_duration(kind):
-            raise SinkUnusableError(
-                f"column {field.name} of table {columns.table}: Delta has no type for a duration; "
-                "give it a number, and write row="
-            )
-        fields.append(field.with_type(kind))
-    return pyarrow.schema(fields)
+    return pyarrow.schema(
+        [
+            field.with_type(pyarrow.string()) if types.is_time(field.type) else field
+            for field in schema_of(columns, "Delta")
+        ]
+    )
 
 
 @contextmanager
-def _told(columns: ArrowColumns, *, is_first: bool = False) -> Iterator[None]:
+def _converted(columns: ArrowColumns, *, is_first: bool = False) -> Iterator[None]:
     """Convert errors of deltalake to sink errors; messages that quote values are not included."""
     from deltalake.exceptions import DeltaError, DeltaProtocolError, SchemaMismatchError
 
@@ -313,13 +307,14 @@ def _told(columns: ArrowColumns, *, is_first: bool = False) -> Iterator[None]:
 
 def _unusable(columns: ArrowColumns, error: Exception) -> SinkUnusableError:
     return SinkUnusableError(
-        f"{columns.table}: {said(error)}; name a table that deltalake can write to"
+        f"{columns.table}: {message_of(error)}. Name a table that deltalake can write to"
     )
 
 
 def _of_store(error: Exception, columns: ArrowColumns, *, is_first: bool) -> Exception:
     if is_first and _NO_RIGHT.search(str(error)):
         return SinkUnusableError(
-            f"{columns.table}: {said(error)}; see to the address, the rights and storage_options="
+            f"{columns.table}: {message_of(error)}. Correct the address, the permissions or "
+            "storage_options="
         )
-    return SinkUnavailableError(f"{columns.table}: {said(error)}")
+    return SinkUnavailableError(f"{columns.table}: {message_of(error)}")

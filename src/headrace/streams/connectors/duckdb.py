@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from headrace.streams.connectors.arrow import ArrowColumns, ArrowRows, is_alike, require
+from headrace.streams.connectors.arrow import ArrowColumns, ArrowRows, is_alike
+from headrace.streams.connectors.locations import require_creatable
 from headrace.streams.connectors.sqlite import (
     POSITIONS,
     asking,
@@ -32,7 +33,7 @@ from headrace.streams.connectors.sqlite import (
     on_conflict,
     positions_table,
     quoted,
-    require_place,
+    require,
 )
 from headrace.topology.errors import TopologyError
 from headrace.topology.external_sink import (
@@ -58,7 +59,7 @@ _TYPES: Mapping[type, str] = {
     Decimal: "DECIMAL(38, 9)",
     UUID: "UUID",
 }
-_LOOK_S = 0.01
+_POLL_S = 0.01
 _COLUMN = re.compile(r"NOT NULL constraint failed: .*?\.(?:\"(.+?)\"|(\w+))\s*$", re.M)
 _UNUSABLE = ("CatalogException", "BinderException", "ParserException", "SerializationException",
              "PermissionException", "ConnectionException")  # fmt: skip
@@ -127,13 +128,14 @@ class DuckDbSink:
     ) -> None:
         self._path = str(path)
         if self._path.startswith(":memory:"):
-            raise TopologyError(f"{self._path} ends with the process, and positions with it; "
-                                "name a file")  # fmt: skip
+            raise TopologyError(
+                f"{self._path} would be lost with the process, with its positions. Name a file"
+            )
         self._columns = ArrowColumns(table, columns, key, row)
         for name in self._columns.arrow_types:
             raise TopologyError(
-                f"column {name} of table {table} is given a type of pyarrow; name it as DuckDB "
-                "does, such as 'VARCHAR[]'"
+                f"the type of a column must not be of pyarrow (table {table}, column {name}). Use "
+                "DuckDB's name, such as 'VARCHAR[]'"
             )
         self._create = require_bool("create", create)
         self._timeout_s = duration_ms("timeout", timeout, at_least=0) / 1000
@@ -153,9 +155,9 @@ class DuckDbSink:
         for module in ("duckdb", "pyarrow"):
             require(module, "DuckDbSink", "duckdb")
         if not self._was_open:
-            require_place(Path(self._path))
+            require_creatable(Path(self._path))
         file = _DuckDbFile(self._path, self._timeout_s)
-        with file.opened() as database, _told(self._path, self._columns):
+        with file.opened() as database, _converted(self._path, self._columns):
             rows = self._prepare(database)
         self._was_open = file.is_made = True
         return _DuckDbConnection(file, name, rows, self.batching)
@@ -199,7 +201,7 @@ class _DuckDbFile:
         if not turn.acquire(timeout=self._timeout_s):
             raise SinkUnavailableError(f"{self.path}: another thread has it open")
         try:
-            with _told(self.path), closing(self._connected()) as database:
+            with _converted(self.path), closing(self._connected()) as database:
                 yield database
         finally:
             turn.release()
@@ -216,7 +218,7 @@ class _DuckDbFile:
             except duckdb.Error as error:
                 if not _is_busy(error) or time.monotonic() >= deadline_s:
                     raise
-                time.sleep(_LOOK_S)
+                time.sleep(_POLL_S)
 
 
 class _DuckDbConnection:
@@ -250,7 +252,7 @@ class _DuckDbConnection:
         columns = self._rows.columns
         there, gone = columns.last_of_each_key(batch.rows) if columns.key else (batch.rows, [])
         written, deleted = self._rows.table(there), self._rows.keys(gone) if gone else None
-        with self._file.opened() as database, _told(self._file.path, columns):
+        with self._file.opened() as database, _converted(self._file.path, columns):
             database.execute("BEGIN TRANSACTION")
             self._move(database, batch)
             if there:
@@ -270,7 +272,7 @@ class _DuckDbConnection:
 
 
 @contextmanager
-def _told(path: str, columns: ArrowColumns | None = None) -> Iterator[None]:
+def _converted(path: str, columns: ArrowColumns | None = None) -> Iterator[None]:
     """Convert errors of DuckDB to sink errors, without values that their messages may quote."""
     import duckdb
 
@@ -291,22 +293,22 @@ def _meaning(error: Exception, path: str, columns: ArrowColumns | None) -> Excep
     if kind in _UNUSABLE:
         return SinkUnusableError(_unusable(text, path, columns))
     if kind == "IOException":
-        if any(said in text for said in _NO_DATABASE):
-            return SinkUnusableError(f"{path}: {text}; name another file")
+        if any(known in text for known in _NO_DATABASE):
+            return SinkUnusableError(f"{path}: {text}. Name another file")
         return SinkUnavailableError(f"{path}: {text}")
     return SinkUnavailableError(f"{path}: {kind}")
 
 
 def _is_busy(error: Exception) -> bool:
     """Return whether another process has the file open, or a thread of this process closes it."""
-    return any(said in str(error) for said in _BUSY)
+    return any(known in str(error) for known in _BUSY)
 
 
 def _reason(kind: str, text: str) -> str:
     """Return the reason of a rejected row, without the key or value that the message may quote."""
     if "CHECK constraint" in text:
         return text.partition(": ")[2]
-    return next((reason for said, reason in _CONSTRAINTS if said in text.lower()), kind)
+    return next((reason for known, reason in _CONSTRAINTS if known in text.lower()), kind)
 
 
 def _unusable(text: str, path: str, columns: ArrowColumns | None) -> str:
@@ -315,5 +317,5 @@ def _unusable(text: str, path: str, columns: ArrowColumns | None) -> str:
         key = ", ".join(columns.key)
         return f"{path}: table {columns.table} needs a primary key or a unique index on {key}"
     if columns is not None and text.startswith("Catalog Error: Table"):
-        return f"{path} has no table {columns.table}; make it, or give create=True"
+        return f"table {columns.table} does not exist in {path}. Create it, or give create=True"
     return f"{path}: {text}"

@@ -149,8 +149,8 @@ class Feed:
                 stop.wait(_AGAIN_S)
             except ProducerFencedError as error:
                 raise SourceError(
-                    f"another feed of the name {self._name} has begun, and this one ends; give "
-                    "each its own name"
+                    f"another feed has started with the name {self._name}. Give each feed a "
+                    "different name"
                 ) from error
             finally:
                 writing.producer.close()
@@ -221,9 +221,8 @@ class Feed:
         except RecordTooLargeError as error:
             where = str(row.where) or f"a row of {part!r}"
             raise SourceError(
-                f"{where} has {size} bytes as a record, and {self._topic} or the producer takes "
-                "fewer; set max.message.bytes of the topic and producer.message.max.bytes higher, "
-                "or leave it out"
+                f"{where} is too large for {self._topic} or the producer ({size} bytes). Increase "
+                "the topic's max.message.bytes and producer.message.max.bytes, or remove the row"
             ) from error
 
     def _written(self, row: Row, part: str) -> tuple[bytes | None, bytes | None]:
@@ -234,8 +233,8 @@ class Feed:
             where = str(row.where) or f"a row of {part!r}"
             reason = error if isinstance(error, SerdeError) else "it is nested too deeply"
             raise SourceError(
-                f"{where} cannot be written to {self._topic}: {reason}; have the source make it a "
-                "value of the serde, or leave it out"
+                f"{where} cannot be serialized for {self._topic} ({reason}). Convert it to a value "
+                "of the serde, or remove it"
             ) from error
 
     def _commit_row(self, producer: TransactionalProducer, part: str, position: Position) -> None:
@@ -258,7 +257,7 @@ class Feed:
         found = admin.describe([self._topic, self._positions_topic])
         if self._topic not in found:
             raise MissingTopicError(
-                f"topic {self._topic} does not exist; create it: headrace topics create "
+                f"topic {self._topic} does not exist. Create it: headrace topics create "
                 f"{self._topic}",
                 topics=[self._topic],
             )
@@ -277,8 +276,8 @@ class Feed:
             admin.create([new])
         elif own.cleanup_policy not in (None, {"compact"}):
             raise MisconfiguredTopicError(
-                f"topic {self._positions_topic} has the positions of feed {self._name}, and its "
-                "cleanup.policy would delete them; set it to compact, or give the feed another name"
+                f"the cleanup.policy of {self._positions_topic} deletes the positions of feed "
+                f"{self._name}. Set it to compact, or give the feed another name"
             )
 
     def _admin(self) -> LiveAdmin:

@@ -95,7 +95,7 @@ class Files:
         kind = _KINDS.get(path.suffix)
         if kind is None:
             known = ", ".join(_KINDS)
-            raise SourceError(f"{path} is none of {known}; write a pattern that leaves it out")
+            raise SourceError(f"{path} must end with {known}. Exclude it from the pattern")
         state = _state_of(path)
         if state is None or self._done.get(part) == (state, position):
             return
@@ -125,8 +125,8 @@ class Files:
         """Raise unless the file was deleted or renamed since it was found."""
         if path.exists():
             raise SourceError(
-                f"{path} cannot be read: {error.strerror or type(error).__name__}; correct that, "
-                "or write a pattern that leaves it out"
+                f"{path} cannot be read ({error.strerror or type(error).__name__}). Correct that, "
+                "or exclude it from the pattern"
             ) from error
 
     def _batches(self, file: _OpenFile, part: str, position: Position) -> Iterator[Batch]:
@@ -154,7 +154,7 @@ class Files:
         try:
             return self._fields.row(value, where)
         except RecursionError:
-            raise SourceError(f"{where}: the row is nested too deeply; make it flat") from None
+            raise SourceError(f"{where}: the row is nested too deeply. Make it flat") from None
 
     def _begin(self, file: _OpenFile, position: Position) -> int:
         """Return the position to continue from; check that the content before it is unchanged."""
@@ -167,10 +167,9 @@ class Files:
             return at
         if not self.rewritten:
             raise SourceError(
-                f"{file.path} was cut or written again: {at} {file.unit} of it were read, and "
-                f"{'it has ' + str(file.size) if at > file.size else 'others are there'} now; give "
-                "new rows a file of a new name, or read such files from their beginning with "
-                "--rewritten (rewritten=True)"
+                f"{file.path} was truncated or rewritten after {at} {file.unit} were read"
+                f"{f' (it has {file.size})' if at > file.size else ''}. Write new rows to a new "
+                "file, or read such files from their beginning with --rewritten (rewritten=True)"
             )
         get_logger().warning("file_read_again", file=str(file.path), was_at=at)
         return 0
@@ -283,15 +282,15 @@ class _LineIterator:
         line = self._file.readline(ROW_BYTES)
         is_whole = line.endswith(b"\n")
         if len(line) == ROW_BYTES and not is_whole:
-            self._pass_over(line)
-            raise SourceError(f"{self.place()}: the line has more than {ROW_BYTES} bytes")
+            self._skip_line(line)
+            raise SourceError(f"{self.location()}: the line has more than {ROW_BYTES} bytes")
         if not line or (self._grows and not is_whole):
             self.has_ended, self.rest = True, line
             raise StopIteration
         is_first = self.position == 0
         self._move(line)
         if self.position - self.begin > ROW_BYTES:
-            raise SourceError(f"{self.place()}: {OPEN_QUOTE}")
+            raise SourceError(f"{self.location()}: {OPEN_QUOTE}")
         try:
             return line.decode("utf-8-sig" if is_first else "utf-8")
         except UnicodeDecodeError:
@@ -305,7 +304,7 @@ class _LineIterator:
         self.position += len(line)
         self.tail = (self.tail + line[-_CHECKED_BYTES:])[-_CHECKED_BYTES:]
 
-    def _pass_over(self, line: bytes) -> None:
+    def _skip_line(self, line: bytes) -> None:
         """Skip to the end of a line that is too long."""
         is_first = self.first_end == self.begin
         while line:
@@ -314,11 +313,11 @@ class _LineIterator:
         if is_first:
             self.first_end = self.position
 
-    def place(self) -> _RowLocation:
+    def location(self) -> _RowLocation:
         return _RowLocation(self._path, self.begin, self.position)
 
     def wrong(self, reason: str) -> SourceError:
-        return SourceError(f"{self.place()}: {reason}")
+        return SourceError(f"{self.location()}: {reason}")
 
 
 class _TextFile(_OpenFile):
@@ -339,7 +338,7 @@ class _TextFile(_OpenFile):
         if not head.startswith(self._head[:count]) or (
             is_read and not tail.endswith(self._lines.tail[-count:])
         ):
-            raise SourceError(f"{self.path} was written again while it was read; begin again")
+            raise SourceError(f"{self.path} was rewritten while it was read. Start again")
         return blake2b(head + tail, digest_size=8).hexdigest()
 
     def _bytes(self, begin: int, count: int) -> bytes:
@@ -353,12 +352,12 @@ class _TextFile(_OpenFile):
         """Record why an unterminated last line is not read yet."""
         if lines.rest:
             self.waiting = (
-                f"{lines.place()}: the last {len(lines.rest)} bytes have no line feed behind them"
+                f"{lines.location()}: the last {len(lines.rest)} bytes do not end with a line feed"
             )
 
     def _only_cr(self) -> SourceError:
         return SourceError(
-            f"{self.path} ends lines with carriage returns alone; convert them to line feeds, and "
+            f"{self.path} ends lines with carriage returns only. Convert them to line feeds, and "
             "give the file a new name"
         )
 
@@ -379,7 +378,7 @@ class _JsonLines(_TextFile):
                 yield _RowResult(error, lines.position, "")
                 continue
             if line.strip():
-                yield _RowResult(_json(line, lines), lines.position, lines.place())
+                yield _RowResult(_json(line, lines), lines.position, lines.location())
         if b"\r" in lines.rest.strip():
             raise self._only_cr()
         self._wait(lines)
@@ -427,14 +426,14 @@ class _Csv(_TextFile):
         if lines.has_ended:
             if not self.grows:
                 raise lines.wrong(f"{OPEN_QUOTE} in the first line; correct it")
-            self.waiting = f"{lines.place()}: {OPEN_QUOTE}"
+            self.waiting = f"{lines.location()}: {OPEN_QUOTE}"
             return None
         if not lines.is_utf8:
             raise lines.wrong("the names of the columns are not UTF-8; convert the file")
         twice = sorted({repr(name) for name in names if names.count(name) > 1})
         if twice:
             raise lines.wrong(
-                f"the name {', '.join(twice)} is given to two columns; give each its own"
+                f"two columns have the name {', '.join(twice)}. Give each a different name"
             )
         return names
 
@@ -465,7 +464,7 @@ class _Csv(_TextFile):
                     continue
             if lines.has_ended:
                 if self.grows:
-                    self.waiting = f"{lines.place()}: {OPEN_QUOTE}"
+                    self.waiting = f"{lines.location()}: {OPEN_QUOTE}"
                     return None
                 # Only its first line is bad: the open quote has swallowed the following lines.
                 yield _RowResult(lines.wrong(OPEN_QUOTE), lines.first_end, "")
@@ -473,7 +472,7 @@ class _Csv(_TextFile):
             if not cells:
                 continue
             value: Any = self._value(names, cells, lines)
-            yield _RowResult(value, lines.position, lines.place())
+            yield _RowResult(value, lines.position, lines.location())
 
     @staticmethod
     def _value(names: list[str], cells: list[str], lines: _LineIterator) -> Any:
@@ -502,18 +501,18 @@ class _Parquet(_OpenFile):
         try:
             parquet = import_module("pyarrow.parquet")
         except ImportError:
-            raise SourceError(f"{path} needs pyarrow: pip install pyarrow") from None
+            raise SourceError(f"{path} requires pyarrow. Run: pip install pyarrow") from None
         try:
             self._file = parquet.ParquetFile(path)
         except ValueError as error:  # base class of pyarrow's errors
             if grows:
-                raise _IncompleteError(f"{path} has no end of a Parquet file yet") from error
+                raise _IncompleteError(f"{path} is not a complete Parquet file yet") from error
             raise SourceError(f"{path} cannot be read: {type(error).__name__}") from error
         self.size = self._file.metadata.num_rows
         names = self._file.schema_arrow.names
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
-            raise SourceError(f"{path} gives the name {twice[0]!r} to two columns; rename one")
+            raise SourceError(f"{path} has two columns named {twice[0]!r}. Rename a column")
         self._known: dict[int, Any] = {}
         """Rows by number: the first row, and the last row that was read."""
 
@@ -554,7 +553,7 @@ class _Parquet(_OpenFile):
             yield
         except (ValueError, OSError) as error:  # base classes of pyarrow's errors
             raise SourceError(
-                f"{self.path} cannot be read: {type(error).__name__}; write it again under a new "
+                f"{self.path} cannot be read ({type(error).__name__}). Write it again under a new "
                 "name"
             ) from error
 
@@ -569,7 +568,7 @@ def _reason_of(error: csv.Error) -> str:
     return _TEXT_AFTER_QUOTE if "expected after" in text else f"not CSV: {error}"
 
 
-OPEN_QUOTE = "a quote is opened and not closed"
+OPEN_QUOTE = "a quote is not closed"
 _TEXT_AFTER_QUOTE = "text follows a closing quote (a quote may be too many, or missing)"
 
 _KINDS: dict[str, Callable[[Path, bool], _OpenFile]] = {

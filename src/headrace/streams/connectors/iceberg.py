@@ -22,15 +22,14 @@ from typing import Any
 
 from headrace.streams.connectors.arrow import (
     ArrowColumns,
-    ArrowRows,
     ArrowTableConverter,
     TableConnection,
+    message_of,
     partitioning,
-    require,
-    said,
+    schema_of,
 )
 from headrace.streams.connectors.locations import require_writable
-from headrace.streams.connectors.sqlite import fenced
+from headrace.streams.connectors.sqlite import fenced, require
 from headrace.topology.external_sink import (
     SinkBatch,
     SinkBatching,
@@ -69,7 +68,7 @@ def _without_line_ends(properties: Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(found.get(name), str):
             found[name] = found[name].strip()
             if not found[name].isprintable():
-                raise ValueError(f"its {name} has line ends or other characters that are no text")
+                raise ValueError(f"its {name} has line ends or other unprintable characters")
     return found
 
 
@@ -186,7 +185,7 @@ class IcebergSink:
         """Load the table from its catalog, and check that it has the columns."""
         for module in ("pyiceberg", "pyarrow"):
             require(module, "IcebergSink", "iceberg")
-        with _told(self._columns.table, is_first=not self._was_open):
+        with _converted(self._columns.table, is_first=not self._was_open):
             catalog = self._connect()
             try:
                 table = self._load(catalog)
@@ -215,7 +214,7 @@ class IcebergSink:
             return load_bounded(self._catalog, self._timeout_s)
         except ValueError as error:
             raise SinkUnusableError(
-                f"the catalog of table {self._columns.table} cannot be loaded: {said(error)}"
+                f"the catalog of table {self._columns.table} cannot be loaded: {message_of(error)}"
             ) from error
 
     def _load(self, catalog: Any) -> Any:
@@ -227,7 +226,7 @@ class IcebergSink:
 
         name = self._columns.table
         if self._create and not self._was_open and not catalog.table_exists(name):
-            schema = _schema_of(self._columns)
+            schema = schema_of(self._columns, "Iceberg")
             require_writable(catalog.properties.get("warehouse", "none://"))
             catalog.create_namespace_if_not_exists(name.rpartition(".")[0])
             with (
@@ -242,7 +241,7 @@ class IcebergSink:
             return catalog.load_table(name)
         except NoSuchTableError as error:
             raise SinkUnusableError(
-                f"the catalog has no table {name}; make it, or give create=True"
+                f"table {name} does not exist in the catalog. Create it, or give create=True"
             ) from error
 
 
@@ -251,7 +250,7 @@ class _IcebergConnection(TableConnection):
     catalog: Any
 
     def positions(self, source: str, partitions: Sequence[int], /) -> Mapping[int, int]:
-        with _told(self.columns.table):
+        with _converted(self.columns.table):
             self._refresh()
         found = _positions(self.table.metadata, self._place(source))
         return {p: found[p] for p in partitions if p in found}
@@ -269,7 +268,7 @@ class _IcebergConnection(TableConnection):
         def is_conflict(error: Exception) -> bool:
             return isinstance(error, (CommitFailedException, ValidationException))
 
-        with _told(columns.table):
+        with _converted(columns.table):
             self.repeat(lambda: self._commit(batch, made, keys), is_conflict)
 
     def _refresh(self) -> None:
@@ -280,7 +279,7 @@ class _IcebergConnection(TableConnection):
             if "UUID" not in str(error):
                 raise
             raise SinkUnavailableError(
-                f"table {self.columns.table} was dropped and made again"
+                f"table {self.columns.table} was dropped and re-created"
             ) from error
 
     def _place(self, source: str) -> str:
@@ -292,7 +291,7 @@ class _IcebergConnection(TableConnection):
         self._refresh()
         metadata = self.table.metadata
         if metadata.current_schema_id != self.schema:
-            raise SinkUnavailableError(f"the columns of {self.columns.table} are others now")
+            raise SinkUnavailableError(f"the columns of {self.columns.table} have changed")
         # Replaced rows are computed for a single snapshot.
         replaces = keys is not None and len(keys) > 0
         pinned = metadata if replaces else None
@@ -363,7 +362,7 @@ class _Guard:
         is_another = self._pinned is not None and head != self._pinned.current_snapshot_id
         if is_another or self._is_moved(metadata):
             # Only for this error pyiceberg deletes the files that it has written.
-            raise ValidationException("another one has committed")
+            raise ValidationException("another writer has committed")
         positions = _positions(metadata, self._place)
         positions[self._batch.partition] = self._batch.next
         text = " ".join(f"{p}={position}" for p, position in sorted(positions.items()))
@@ -400,7 +399,7 @@ def _last_snapshot(updates: Sequence[Any]) -> tuple[Any, int]:
 
     found = [at for at, one in enumerate(updates) if isinstance(one, AddSnapshotUpdate)]
     if not found:
-        raise AssertionError("a commit without a snapshot would keep nobody from another one")
+        raise AssertionError("a commit without a snapshot does not conflict with other commits")
     return updates[found[-1]].snapshot, found[-1]
 
 
@@ -445,40 +444,29 @@ def _without(rows: Any, keys: Any) -> Any:
     return rows.filter([key not in gone for key in there])
 
 
-def _schema_of(columns: ArrowColumns) -> Any:
-    from pyarrow import types
-
-    schema = ArrowRows(columns).schema
-    for field in schema:
-        if types.is_duration(field.type):
-            raise SinkUnusableError(
-                f"column {field.name} of table {columns.table}: Iceberg has no type for a "
-                "duration; give it a number, and write row="
-            )
-    return schema
-
-
 @contextmanager
-def _told(table: str, *, is_first: bool = False) -> Iterator[None]:
+def _converted(table: str, *, is_first: bool = False) -> Iterator[None]:
     from pyiceberg import exceptions
 
     try:
         yield
     except (exceptions.NoSuchTableError, exceptions.NotInstalledError) as error:
-        raise SinkUnusableError(f"table {table}: {said(error)}") from error
+        raise SinkUnusableError(f"table {table}: {message_of(error)}") from error
     except (
         exceptions.UnauthorizedError,
         exceptions.ForbiddenError,
         exceptions.OAuthError,
     ) as error:
         kind = SinkUnusableError if is_first else SinkUnavailableError
-        raise kind(f"table {table}: {said(error)}; see to the rights and the catalog") from error
+        raise kind(
+            f"table {table}: {message_of(error)}. Check the permissions and the catalog"
+        ) from error
     except (exceptions.RESTError, exceptions.WaitingForLockException, OSError) as error:
-        raise SinkUnavailableError(f"table {table}: {said(error)}") from error
+        raise SinkUnavailableError(f"table {table}: {message_of(error)}") from error
     except Exception as error:
         # Checked by name: only SQL catalogs require sqlalchemy.
         if type(error).__module__ != "sqlalchemy.exc":
             raise
-        text = f"table {table}: the catalog's database: {said(getattr(error, 'orig', error))}"
+        text = f"table {table}: the catalog's database: {message_of(getattr(error, 'orig', error))}"
         is_permanent = is_first and _PERMANENT.search(text)
         raise (SinkUnusableError if is_permanent else SinkUnavailableError)(text) from error

@@ -37,9 +37,24 @@ def require_writable(address: str) -> None:
     if parts.scheme not in ("", "file"):
         return
     path = Path(unquote(parts.path) if parts.scheme else address).absolute()
-    there = next(one for one in (path, *path.parents) if one.exists())
-    if not os.access(there, os.W_OK | os.X_OK):
-        raise SinkUnusableError(f"{path}: {there} may not be written to; give the right")
+    _require_access(path, next(one for one in (path, *path.parents) if one.exists()))
+
+
+def require_creatable(path: Path, *, is_directory: bool = False) -> None:
+    """Raise SinkUnusableError if a file or directory can neither be created nor written to."""
+    if path.exists() and path.is_dir() != is_directory:
+        kinds = ("file", "directory") if is_directory else ("directory", "file")
+        raise SinkUnusableError(f"{path} is a {kinds[0]}. Name a {kinds[1]}")
+    parent = path.absolute().parent
+    if not parent.is_dir():
+        raise SinkUnusableError(f"{path}: directory {parent} does not exist. Create it")
+    _require_access(path, path if path.exists() else parent)
+
+
+def _require_access(path: Path, existing: Path) -> None:
+    mode = os.W_OK | os.X_OK if existing.is_dir() else os.W_OK
+    if not os.access(existing, mode):
+        raise SinkUnusableError(f"{path}: {existing} is not writable. Grant the permission")
 
 
 class Location(Protocol):
@@ -73,32 +88,25 @@ class Directory:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._was_there = False
+        self._existed = False
 
     def prepare(self) -> None:
         """Create the directory if its parent exists."""
         path = self._path
-        if self._was_there:
+        if self._existed:
             if not path.is_dir():  # perhaps a lost mount: do not write to the mount point
-                raise SinkUnavailableError(f"{path} is gone")
+                raise SinkUnavailableError(f"{path} was deleted")
             return
-        above = path.absolute().parent
-        if path.exists() and not path.is_dir():
-            raise SinkUnusableError(f"{path} is a file; name a directory")
-        if not above.is_dir():
-            raise SinkUnusableError(f"{path}: there is no directory {above}; make it")
-        writable = path if path.exists() else above
-        if not os.access(writable, os.W_OK | os.X_OK):
-            raise SinkUnusableError(f"{path}: {writable} may not be written to; give the right")
-        with _told(path):
+        require_creatable(path, is_directory=True)
+        with _converted(path):
             path.mkdir(exist_ok=True)
-            _make_last(above)
-        self._was_there = True
+            _sync(path.absolute().parent)
+        self._existed = True
 
     def names(self, folder: str, /) -> list[str]:
         """Return the files of a folder, after deleting abandoned hidden files in it."""
         place = self._path / folder
-        with _told(place):
+        with _converted(place):
             try:
                 found = [entry.name for entry in os.scandir(place)]
             except FileNotFoundError:
@@ -115,10 +123,10 @@ class Directory:
         """Create a file that survives a power failure."""
         place = self._path / folder
         target, hidden = place / name, place / f".{name}.{uuid.uuid4().hex}.tmp"
-        with _told(place):
+        with _converted(place):
             if not place.is_dir():
                 place.mkdir(exist_ok=True)
-                _make_last(self._path)
+                _sync(self._path)
             try:
                 with hidden.open("xb") as file:
                     file.write(content)
@@ -127,10 +135,10 @@ class Directory:
                 _link(hidden, target)
             finally:
                 hidden.unlink(missing_ok=True)
-            _make_last(place)
+            _sync(place)
 
     def end(self, folder: str, name: str, size: int, /) -> bytes:
-        with _told(self._path), (self._path / folder / name).open("rb") as file:
+        with _converted(self._path), (self._path / folder / name).open("rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - size))
             return file.read()
 
@@ -144,13 +152,13 @@ def _link(hidden: Path, target: Path) -> None:
         if error.errno not in _NO_LINKS:
             raise
         raise SinkUnusableError(
-            f"{target.parent} has no hard links ({os.strerror(error.errno)}), by which one of two "
-            "writers is told of the other; name a directory of another file system, or a store of "
-            "objects"
+            f"the file system of {target.parent} has no hard links, which detect concurrent "
+            f"writers ({os.strerror(error.errno)}). Name a directory of another file system, or an "
+            "object store"
         ) from error
 
 
-def _make_last(directory: Path) -> None:
+def _sync(directory: Path) -> None:
     """Sync a directory's entries to disk."""
     descriptor = os.open(directory, os.O_RDONLY)
     try:
@@ -160,7 +168,7 @@ def _make_last(directory: Path) -> None:
 
 
 @contextmanager
-def _told(path: Path) -> Iterator[None]:
+def _converted(path: Path) -> Iterator[None]:
     try:
         yield
     except FileExistsError:
@@ -202,9 +210,8 @@ class Objects:
                 self._keeps_conditions = True
                 return
         raise SinkUnusableError(
-            f"the store of objects has put {path} over another object, and was told to do so only "
-            "where there is none: it could not tell one of two writers of the other; name a store "
-            "that keeps conditions, or a directory"
+            f"the object store ignores conditions, which detect concurrent writers: it has "
+            f"overwritten {path}. Name a store with conditional puts, or a directory"
         )
 
     def names(self, folder: str, /) -> list[str]:
@@ -226,7 +233,7 @@ class Objects:
         import obstore
 
         path = self._named(f"{folder}/{name}")
-        with _of_store(self._address, is_missing=SinkUnavailableError(f"{path} is gone")):
+        with _of_store(self._address, is_missing=SinkUnavailableError(f"{path} was deleted")):
             total = obstore.head(self._store, path)["size"]
             begin = max(0, total - size)
             return bytes(obstore.get_range(self._store, path, start=begin, end=total))
@@ -251,14 +258,15 @@ def _of_store(address: str, *, is_missing: Exception | None = None) -> Iterator[
         exceptions.UnknownConfigurationKeyError,
         NotImplementedError,
     )
-    where = f"the store of objects at {address or 'its root'}"
+    where = f"the object store at {address or 'its root'}"
 
-    def not_allowed(said: str) -> SinkUnusableError:
+    def not_allowed(reason: str) -> SinkUnusableError:
         return SinkUnusableError(
-            f"{where} says {said}; see that the address, the user and its rights to list, read and "
-            "put objects are right"
+            f"{where} rejects the request ({reason}). Correct the address, the user, or its "
+            "permissions to list, read and put objects"
         )
 
+    no_bucket = SinkUnusableError(f"{where} does not exist. Create the bucket")
     try:
         yield
     except exceptions.AlreadyExistsError as error:
@@ -266,14 +274,13 @@ def _of_store(address: str, *, is_missing: Exception | None = None) -> Iterator[
     except permanent as error:
         raise not_allowed(type(error).__name__) from error
     except (exceptions.NotFoundError, FileNotFoundError) as error:
-        nothing = SinkUnusableError(f"{where}: there is none; make the bucket")
-        raise is_missing or nothing from error
+        raise is_missing or no_bucket from error
     except (exceptions.BaseError, OSError) as error:
         # A listing raises no specific error for denied access.
         if denied := _DENIED.search(str(error)):
             raise not_allowed(denied[0]) from error
         reason = _CODE.search(str(error)) or _REASON.search(str(error))
-        said = reason[0] if reason else type(error).__name__
-        if "NoSuchBucket" in said:
-            raise SinkUnusableError(f"{where}: there is none; make the bucket") from error
-        raise SinkUnavailableError(f"{where} does not answer as it should: {said}") from error
+        text = reason[0] if reason else type(error).__name__
+        if "NoSuchBucket" in text:
+            raise no_bucket from error
+        raise SinkUnavailableError(f"{where} has failed: {text}") from error

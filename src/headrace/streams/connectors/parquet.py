@@ -18,8 +18,9 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from headrace.streams.connectors.arrow import ArrowColumns, ArrowRows, require
+from headrace.streams.connectors.arrow import ArrowColumns, ArrowRows
 from headrace.streams.connectors.locations import TAIL_BYTES, Directory, Location, Objects
+from headrace.streams.connectors.sqlite import require
 from headrace.topology.errors import TopologyError, type_of
 from headrace.topology.external_sink import (
     SinkBatch,
@@ -93,12 +94,14 @@ class ParquetSink:
         self._columns = ArrowColumns(self._path, columns, row=row)
         if _PARTITION in self._columns.names:
             raise TopologyError(
-                f"a column of {self._path} is named {_PARTITION}, as the folders of its files "
-                "are, which readers take for a column; give it another name"
+                f"a column of {self._path} is named {_PARTITION}, which readers take from the "
+                "names of folders. Give it another name"
             )
         if compression not in COMPRESSIONS:
-            said = repr(compression) if isinstance(compression, str) else type_of(compression)
-            raise TopologyError(f"compression must be one of {', '.join(COMPRESSIONS)}, not {said}")
+            given = repr(compression) if isinstance(compression, str) else type_of(compression)
+            raise TopologyError(
+                f"compression must be one of {', '.join(COMPRESSIONS)}, not {given}"
+            )
         self._compression = compression
         self.batching = SinkBatching(every=every, max_rows=max_rows, max_bytes=max_bytes)
         self._store = store
@@ -120,7 +123,7 @@ class ParquetSink:
         is_url = "://" in self._path
         if self._store is None and not is_url:
             return Directory(Path(self._path))
-        require("obstore", "ParquetSink in a store of objects", "parquet")
+        require("obstore", "ParquetSink in an object store", "parquet")
         if self._store is not None:
             return Objects(self._store, self._path)
         from obstore.store import from_url
@@ -131,9 +134,8 @@ class ParquetSink:
             return Objects(from_url(self._path, retry_config=retries), "", self._path)
         except Exception as error:  # each kind of store raises its own errors
             raise SinkUnusableError(
-                f"{self._path} cannot be read as the address of a store of objects "
-                f"({type(error).__name__}); write s3://BUCKET/PATH, gs://... or az://..., or give "
-                "store="
+                f"{self._path} is not the URL of an object store ({type(error).__name__}). Write "
+                "s3://BUCKET/PATH, gs://... or az://..., or give store="
             ) from error
 
 
@@ -185,8 +187,8 @@ class _ParquetConnection:
         except (pyarrow.ArrowException, ValueError, KeyError) as error:
             raise SinkUnusableError(
                 f"{self._path}/{folder}/{name} has no position in its footer "
-                f"({type(error).__name__}), and is the newest file of its partition; restore it, "
-                "or delete it: its rows are written again, as far as the topic still has them"
+                f"({type(error).__name__}), and is the newest file of its partition. Restore it, "
+                "or delete it to write its rows again from the topic"
             ) from error
 
     def write(self, batch: SinkBatch, /) -> None:
@@ -210,8 +212,8 @@ class _ParquetConnection:
             self._place.create(folder, name, content.getvalue().to_pybytes())
         except FileExistsError as error:
             raise SinkFencedError(
-                f"{self._path}/{folder}/{name} is there: another worker has written, or an answer "
-                "was lost"
+                f"{self._path}/{folder}/{name} exists: another worker has written, or the result "
+                "of a write was lost"
             ) from error
         self._newest[batch.source, batch.partition] = name
 
@@ -224,15 +226,15 @@ class _ParquetConnection:
         if found != batch.expected:
             raise SinkFencedError(
                 f"partition {batch.partition} of {batch.source} is at {found} in {self._path}, and "
-                f"not at {batch.expected}: another worker has written, an answer was lost, or "
-                "files were replaced"
+                f"not at {batch.expected}: another worker has written, the result of a write was "
+                "lost, or files were replaced"
             )
 
     def _ending(self, source: str) -> str:
         """Include a hash of sink and source: a re-created topic reuses offsets."""
         step = _SAFE.sub("_", self._name.rpartition("/")[2])[:60]
-        told = blake2b(f"{self._name}\n{source}".encode(), digest_size=8).hexdigest()
-        return f"-{step}-{told}.parquet"
+        digest = blake2b(f"{self._name}\n{source}".encode(), digest_size=8).hexdigest()
+        return f"-{step}-{digest}.parquet"
 
     def close(self) -> None: ...
 

@@ -24,6 +24,7 @@ from headrace.streams.connectors.sqlite import (
     on_conflict,
     positions_table,
     quoted,
+    require,
     require_columns,
 )
 from headrace.topology.errors import TopologyError, type_of
@@ -84,15 +85,15 @@ _TIMED_OUT = frozenset({"57014", "55P03"})
 """SQLSTATEs of a cancelled statement, and of a lock that was not available in time."""
 
 _PERMANENT = (
-    (re.compile(r'database "[^"]*" does not exist'), "create it, or name another one"),
-    (re.compile(r'role "[^"]*" does not exist'), "create it, or name another user"),
+    (re.compile(r'database "[^"]*" does not exist'), "Create it, or name another database"),
+    (re.compile(r'role "[^"]*" does not exist'), "Create it, or name another user"),
     (
         re.compile(r"authentication failed|no password supplied"),
-        "correct the user or the password: in the address, in PGPASSWORD or in ~/.pgpass",
+        "Correct the user or the password: in the address, in PGPASSWORD or in ~/.pgpass",
     ),
-    (re.compile("no pg_hba.conf entry"), "let this host in, in the server's pg_hba.conf"),
-    (re.compile("is not permitted to log in"), "give it LOGIN, or name another user"),
-    (re.compile("permission denied for database"), "give it CONNECT, or name another one"),
+    (re.compile("no pg_hba.conf entry"), "Allow this host in the server's pg_hba.conf"),
+    (re.compile("is not permitted to log in"), "Give it LOGIN, or name another user"),
+    (re.compile("permission denied for database"), "Grant CONNECT, or name another user"),
 )
 """Connection errors that a retry does not fix, with the fix of each."""
 OPTION = re.compile(r"invalid (?:URI query parameter|connection option):? \"\w+\"")
@@ -100,17 +101,11 @@ _NO_ADAPTER = re.compile(r"cannot adapt type '(\w+)'")
 
 
 def load_psycopg() -> Any:
-    try:
-        import psycopg
-    except ModuleNotFoundError as error:
-        raise SinkUnusableError(
-            'PostgresSink needs psycopg; run: pip install "headrace[postgres]"'
-        ) from error
-    return psycopg
+    return require("psycopg", "PostgresSink", "postgres")
 
 
 @contextmanager
-def told(
+def converted(
     columns: Columns | None = None,
     rows: Sequence[SinkRow] = (),
     culprit: Callable[..., SinkRefusedError | None] | None = None,
@@ -158,26 +153,26 @@ def _unusable(error: Any, columns: Columns | None) -> str:
     """Return the message of an error that needs a manual fix; it names only tables and columns."""
     text = f"{reason_of(error)}: {error.diag.message_primary}"
     if columns is None and error.sqlstate == "42501":
-        return f"{text}; the user needs SELECT, INSERT and UPDATE on {POSITIONS}"
+        return f"{text}. Grant SELECT, INSERT and UPDATE on {POSITIONS}"
     if columns is None:
         return text
     table, key = columns.table, ", ".join(columns.key)
     if error.sqlstate == "42P10" and key:
         return f"table {table} needs a primary key or a unique constraint on {key}: {text}"
     if error.sqlstate == "42P01":
-        return f"{text}; make it, or give create=True"
+        return f"{text}. Create it, or give create=True"
     if error.sqlstate == "42501":
         rights = "INSERT, UPDATE, DELETE and SELECT" if key else "INSERT"
         return (
-            f"{text}; the user needs {rights} on {table}, SELECT, INSERT and UPDATE on "
-            f"{POSITIONS}, and CREATE on the schema where a table is to be made"
+            f"{text}. Grant {rights} on {table}, SELECT, INSERT and UPDATE on {POSITIONS}, and "
+            "CREATE on the schema if a table has to be created"
         )
     return text
 
 
-def remedy_of(text: str) -> str | None:
+def fix_of(text: str) -> str | None:
     """Return the fix of a connection error; None if a retry may succeed."""
-    return next((remedy for said, remedy in _PERMANENT if said.search(text)), None)
+    return next((fix for known, fix in _PERMANENT if known.search(text)), None)
 
 
 def client_s(error: BaseException) -> str:
@@ -185,7 +180,7 @@ def client_s(error: BaseException) -> str:
     text = str(error)
     kind = _NO_ADAPTER.search(text)
     if kind is not None:
-        return f"psycopg cannot write a {kind[1]}; give it a column of jsonb, or write row="
+        return f"psycopg cannot write a {kind[1]}. Use a column of jsonb, or write row="
     if "cannot contain NUL" in text:
         return "text with a NUL, which PostgreSQL does not have"
     if "lists of mixed types" in text:
@@ -223,15 +218,15 @@ def bounded(psycopg: Any, timeout_ms: int) -> type[Any]:
             return super().wait(self._limited(gen), *args, **options)
 
         def _limited(self, gen: Any) -> Generator[Any, Any, Any]:
-            given_up_s = monotonic() + limit_s
+            deadline_s = monotonic() + limit_s
             try:
                 state = next(gen)
                 while True:
                     is_ready = yield state
-                    if not is_ready and monotonic() > given_up_s:
+                    if not is_ready and monotonic() > deadline_s:
                         # A rollback would wait for the server again.
                         self.pgconn.finish()
-                        raise psycopg.OperationalError(f"no answer within {limit_s:g} s")
+                        raise psycopg.OperationalError(f"no response within {limit_s:g} s")
                     state = gen.send(is_ready)
             except StopIteration as end:
                 return end.value
@@ -321,7 +316,7 @@ class PostgresSink:
         psycopg = load_psycopg()
         connection = self._connect(psycopg)
         try:
-            with told(self._columns):
+            with converted(self._columns):
                 for setting, value in _settings(self._timeout_ms):
                     connection.execute("SELECT set_config(%s, %s, false)", (setting, value))
                 if self._create:
@@ -341,7 +336,7 @@ class PostgresSink:
     def _connect(self, psycopg: Any) -> Any:
         conninfo = self._conninfo() if callable(self._conninfo) else self._conninfo
         try:
-            with told():
+            with converted():
                 return bounded(psycopg, self._timeout_ms).connect(
                     conninfo,
                     autocommit=True,
@@ -351,17 +346,17 @@ class PostgresSink:
         except psycopg.ProgrammingError as error:
             # The rest of its message may quote a password.
             option = OPTION.search(str(error))
-            said = f"has an {option[0]}" if option else "cannot be read"
+            reason = f"has an {option[0]}" if option else "cannot be parsed"
             raise SinkUnusableError(
-                f"the address {said}; write postgresql://USER@HOST:PORT/DATABASE, with what is "
-                "special in it percent-encoded"
+                f"the address {reason}. Write postgresql://USER@HOST:PORT/DATABASE, with special "
+                "characters percent-encoded"
             ) from None
         except SinkUnavailableError as error:
             # After a successful connection before, the error may be temporary.
-            remedy = None if self._was_open else remedy_of(str(error))
-            if remedy is None:
+            fix = None if self._was_open else fix_of(str(error))
+            if fix is None:
                 raise
-            raise SinkUnusableError(f"{error}; {remedy}") from error
+            raise SinkUnusableError(f"{error}. {fix}") from error
 
     def _types(self, connection: Any) -> list[str]:
         found = dict(
@@ -403,7 +398,7 @@ class _PostgresConnection:
         self._delete = f"DELETE FROM {table} WHERE ({key}) IN (SELECT * FROM unnest({keys}))"  # noqa: S608
 
     def positions(self, source: str, partitions: Sequence[int], /) -> Mapping[int, int]:
-        with told():
+        with converted():
             rows = self._connection.execute(
                 f"{asking('%s')} AND partition = ANY(%s)",
                 (self._name, source, list(partitions)),
@@ -413,7 +408,7 @@ class _PostgresConnection:
     def keepers(self) -> Sequence[str]:
         errors = load_psycopg().errors
         statement = keepers(full(self._columns.table))
-        with told():
+        with converted():
             try:
                 found = self._connection.execute(statement)
             except errors.InsufficientPrivilege:  # appending requires no SELECT on the table
@@ -434,7 +429,7 @@ class _PostgresConnection:
 
         try:
             with (
-                told(columns, there, culprit),
+                converted(columns, there, culprit),
                 self._connection.transaction(),
                 self._connection.cursor() as cursor,
             ):

@@ -97,31 +97,30 @@ class Query:
         ((largest,),) = _fetched(cursor)
         if largest is not None and largest != after:
             raise SourceError(
-                f"the largest {self.column} is {largest}, and {after} was read: the table was "
-                "filled again or restored, or its newest rows were deleted; give the feed another "
-                f"name to read all rows again, or start it when there is a larger {self.column}"
+                f"the largest {self.column} is {largest}, although {after} was read: the table was "
+                "refilled or restored, or its newest rows were deleted. Give the feed another name "
+                f"to read all rows again, or start it when a larger {self.column} exists"
             )
 
     def _connected(self) -> Any:
-        with _said("no connection to the database", "see that it runs, and what connect= does"):
+        with _converted("no connection to the database", "Check the database and connect="):
             made = self.connect()
         if not callable(getattr(made, "cursor", None)):
             raise SourceError(
-                f"connect= returns a {type(made).__name__}, and no connection of a driver with "
-                "Python's DB-API"
+                f"connect= must return a connection of a DB-API driver, not a {type(made).__name__}"
             )
         return made
 
     def _next(self, value: dict[str, Any], after: Any) -> Any:
         if self.column not in value:
-            raise SourceError(f"the query has no column {self.column!r}; it has {list(value)}")
+            raise SourceError(f"the query has no column {self.column!r}; columns: {list(value)}")
         found = value[self.column]
         if found is None:
-            raise SourceError(f"{self.column} is null in a row, and null has no place in an order")
+            raise SourceError(f"{self.column} is null in a row. Exclude null from the query")
         if after is not None and found == after:
             raise SourceError(
-                f"{self.column} has {found} twice, so nothing tells which of both rows was read; "
-                "take a column without repeated values"
+                f"{self.column} has {found} twice, so the position is ambiguous. Use a column "
+                "without repeated values"
             )
         return found
 
@@ -137,25 +136,27 @@ class Query:
 
 
 @contextmanager
-def _said(what: str, then: str) -> Iterator[None]:
+def _converted(what: str, fix: str) -> Iterator[None]:
     """Convert errors of a driver to `SourceError`; secrets in their messages are masked."""
     try:
         yield
     except SourceError:
         raise
     except Exception as error:
-        said = _SECRETS.sub("***", str(error)).strip() or "it says no more"
-        raise SourceError(f"{what}: {type(error).__name__}: {said}; {then}") from error
+        text = ": ".join(
+            filter(None, (type(error).__name__, _SECRETS.sub("***", str(error)).strip()))
+        )
+        raise SourceError(f"{what} ({text}). {fix}") from error
 
 
 def _refused() -> AbstractContextManager[None]:
-    return _said(
-        "the database refuses the query", "correct it: it stands in SELECT * FROM (…) ORDER BY"
+    return _converted(
+        "the database rejects the query", "Correct it for use in SELECT * FROM (…) ORDER BY"
     )
 
 
 def _fetched(cursor: Any) -> Sequence[Any]:
-    with _said("the rows of the query end before their time", "begin again: it goes on from there"):
+    with _converted("the query was interrupted", "Start again to continue after the last commit"):
         rows: Sequence[Any] = cursor.fetchmany(_READ_ROWS)
     return rows
 

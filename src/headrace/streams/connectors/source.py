@@ -180,8 +180,8 @@ class Fields:
             at = time_ms(self._field(value, self.timestamp, where))
             if at is None or at < 0:
                 raise SourceError(
-                    f"{where}: field {self.timestamp!r} is no time; it must be milliseconds since "
-                    "1970, or such as 2026-01-31T09:00:00Z"
+                    f"{where}: field {self.timestamp!r} must be milliseconds since 1970, or a time "
+                    "such as 2026-01-31T09:00:00Z"
                 )
         text = None if key is None else _text_of(plain(key))
         return Row(plain(value), text, at, where=where)
@@ -192,4 +192,4 @@ class Fields:
             return value[name]
         except (KeyError, TypeError):
             has = ", ".join(map(str, value)) if isinstance(value, Mapping) else "none"
-            raise SourceError(f"{where}: there is no field {name!r}; there are: {has}") from None
+            raise SourceError(f"{where}: field {name!r} is missing; fields: {has}") from None

@@ -11,10 +11,12 @@ from contextlib import contextmanager
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
+from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
 from uuid import UUID
 
+from headrace.streams.connectors.locations import require_creatable
 from headrace.topology.external_sink import (
     SinkBatch,
     SinkFencedError,
@@ -107,20 +109,30 @@ def moving(name: str, batch: SinkBatch, mark: str = "?") -> tuple[str, tuple[Any
     return statement, (batch.next, *place, batch.expected)
 
 
-def require_columns(columns: Columns, there: Collection[str], where: str = "") -> None:
+def require_columns(columns: Columns, existing: Collection[str], where: str = "") -> None:
     """Raise SinkUnusableError if a table lacks columns; `where` follows its name in the error."""
-    missing = [name for name in columns.names if name not in there]
+    missing = [name for name in columns.names if name not in existing]
     if missing:
         raise SinkUnusableError(
-            f"table {columns.table}{where} has no column {', '.join(missing)}; it has "
-            f"{', '.join(there)}"
+            f"table {columns.table}{where} has no column {', '.join(missing)}. Use its columns "
+            f"{', '.join(existing)}"
         )
+
+
+def require(module: str, sink: str, extra: str) -> Any:
+    """Import a module; raise SinkUnusableError if its extra is not installed."""
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        raise SinkUnusableError(
+            f"{sink} requires {module.partition('.')[0]}. Run: pip install 'headrace[{extra}]'"
+        ) from error
 
 
 def fenced(batch: SinkBatch, where: str = POSITIONS) -> SinkFencedError:
     return SinkFencedError(
         f"partition {batch.partition} of {batch.source} is not at {batch.expected} in {where}: "
-        "another worker has written, or an answer was lost"
+        "another worker has written, or the result of a commit was lost"
     )
 
 
@@ -198,9 +210,9 @@ class SqliteSink:
     def open(self, name: str, /) -> _SqliteConnection:
         """Open the file, and check that the table has the columns."""
         if not self._was_open:
-            require_place(Path(self._path))
+            require_creatable(Path(self._path))
         before = _identity(self._path)
-        with _told(self._path):
+        with _converted(self._path):
             # The worker ensures that only one thread uses it at a time.
             database = sqlite3.connect(
                 self._path,
@@ -230,7 +242,7 @@ class SqliteSink:
         there = [row[1] for row in database.execute(f"PRAGMA table_info({quoted(table)})")]
         if not there:
             raise SinkUnusableError(
-                f"{self._path} has no table {table}; make it, or give create=True"
+                f"table {table} does not exist in {self._path}. Create it, or give create=True"
             )
         require_columns(self._columns, there, f" of {self._path}")
 
@@ -253,19 +265,19 @@ class _SqliteConnection:
         self._delete = f"DELETE FROM {quoted(columns.table)} WHERE {named}"  # noqa: S608
 
     def positions(self, source: str, partitions: Sequence[int], /) -> Mapping[int, int]:
-        with _told(self._path):
+        with _converted(self._path):
             found = dict(self._database.execute(asking(), (self._name, source)).fetchall())
         self._files.require_same()
         return {partition: found[partition] for partition in partitions if partition in found}
 
     def keepers(self) -> Sequence[str]:
         statement = keepers(quoted(self._columns.table))
-        with _told(self._path):
+        with _converted(self._path):
             return [name for (name,) in self._database.execute(statement)]
 
     def write(self, batch: SinkBatch, /) -> None:
         upserted, deleted = self._encoded(batch.rows)
-        with _told(self._path, self._columns, lambda: self._culprit(batch.rows)):
+        with _converted(self._path, self._columns, lambda: self._culprit(batch.rows)):
             self._database.execute("BEGIN IMMEDIATE")
             try:
                 self._files.require_same()
@@ -339,10 +351,10 @@ class _DatabaseFiles:
             raise self._replaced(self._log_path)
 
     def _replaced(self, path: str) -> SinkUnavailableError:
-        is_there = _identity(path) is not None
+        exists = _identity(path) is not None
         return SinkUnavailableError(
-            f"{path} was {'replaced' if is_there else 'deleted'} while it was open; stop the "
-            "application before another file takes its place"
+            f"{path} was {'replaced' if exists else 'deleted'} while it was open. Stop the "
+            "application before you replace the file"
         )
 
 
@@ -352,18 +364,6 @@ def _identity(path: str) -> _Identity | None:
     except OSError:
         return None
     return found.st_dev, found.st_ino
-
-
-def require_place(path: Path) -> None:
-    """Check that the file exists or can be created; a missing directory requires a manual fix."""
-    place = path.absolute().parent
-    if path.is_dir():
-        raise SinkUnusableError(f"{path} is a directory; name a file")
-    if not place.is_dir():
-        raise SinkUnusableError(f"{path}: there is no directory {place}; make it")
-    writable = path if path.exists() else place
-    if not os.access(writable, os.W_OK):
-        raise SinkUnusableError(f"{path}: {writable} may not be written to; give the right")
 
 
 def _iso(moment: datetime) -> str:
@@ -414,7 +414,7 @@ def _encode(
         # SQLite itself silently stores any value in any column.
         if type(value) in _NO_NUMBERS and columns.types[name] in _NUMBERS and not _is_number(value):
             kind = _TYPES[cast("type", columns.types[name])]
-            reason = f"a {type(value).__name__} that is no number does not fit into {kind}"
+            reason = f"a {type(value).__name__} that is not a number does not fit into {kind}"
             raise columns.refused(f"{reason}; {columns.advice(name)}", name, row)
     return encoded
 
@@ -460,7 +460,7 @@ def _unbound(value: Any) -> str | None:
 
 
 @contextmanager
-def _told(
+def _converted(
     path: str,
     columns: Columns | None = None,
     culprit: Callable[[], SinkRefusedError | None] | None = None,
@@ -482,7 +482,7 @@ def _told(
     except sqlite3.DatabaseError as error:
         if type(error) is not sqlite3.DatabaseError:
             raise  # of the program
-        text = f"{path}: {error}; name another file, or restore this one from a backup"
+        text = f"{path}: {error}. Name another file, or restore the file from a backup"
         raise SinkUnusableError(text) from error
 
 

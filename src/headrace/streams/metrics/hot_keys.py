@@ -9,7 +9,7 @@ does not stay hot forever.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from heapq import heapify, heapreplace
 from itertools import islice
 
@@ -38,12 +38,14 @@ class Sketch:
 
     Args:
         size: number of counted keys.
+        halved_s: time of the last decay, in seconds of a monotonic clock.
     """
 
-    __slots__ = ("_commits", "_counts", "_heap", "_size", "_step")
+    __slots__ = ("_commits", "_counts", "_heap", "_size", "_step", "halved_s")
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, halved_s: float = 0.0) -> None:
         self._size = size
+        self.halved_s = halved_s
         self._counts: dict[bytes, tuple[float, float]] = {}
         """Count of each key, and its maximum error."""
         self._heap: list[tuple[float, bytes]] = []
@@ -99,12 +101,6 @@ class Sketch:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _KeyCount:
-    sketch: Sketch
-    halved_s: float
-
-
 class HotKeys:
     """Sketches of a worker's tasks, updated only by its thread.
 
@@ -120,7 +116,7 @@ class HotKeys:
         self._most = most
         self._times_bytes = times_bytes
         self._monotonic_s = monotonic_s
-        self._kept: dict[tuple[TaskId, str], _KeyCount] = {}
+        self._sketches: dict[tuple[TaskId, str], Sketch] = {}
 
     def written(
         self, deltas: Iterable[tuple[TaskId, Mapping[str, Sequence[tuple[bytes, object, int]]]]]
@@ -139,21 +135,21 @@ class HotKeys:
 
     def _present(self, task: TaskId, store: str, now_s: float) -> Sketch:
         """Return the sketch of a store, with decayed weights."""
-        kept = self._kept.get((task, store))
-        if kept is None:
-            kept = self._kept[task, store] = _KeyCount(Sketch(COUNTERS * self._most), now_s)
-        elif now_s - kept.halved_s >= HALVED_S:
-            kept.sketch.halve()
-            self._kept[task, store] = replace(kept, halved_s=now_s)
-        return kept.sketch
+        sketch = self._sketches.get((task, store))
+        if sketch is None:
+            sketch = self._sketches[task, store] = Sketch(COUNTERS * self._most, now_s)
+        elif now_s - sketch.halved_s >= HALVED_S:
+            sketch.halve()
+            sketch.halved_s = now_s
+        return sketch
 
     def keep_to(self, tasks: Collection[TaskId]) -> None:
-        for task, store in [one for one in self._kept if one[0] not in tasks]:
-            del self._kept[task, store]
+        for task, store in [one for one in self._sketches if one[0] not in tasks]:
+            del self._sketches[task, store]
 
     def of(self, task: TaskId, store: str) -> tuple[HotKey, ...]:
-        kept = self._kept.get((task, store))
-        return () if kept is None else kept.sketch.most(self._most)
+        sketch = self._sketches.get((task, store))
+        return () if sketch is None else sketch.most(self._most)
 
 
 def without_keys(app: ApplicationSnapshot) -> ApplicationSnapshot:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -80,41 +81,37 @@ class SentRecords:
     They come from librdkafka's statistics, without any work per record or commit.
 
     >>> sent = SentRecords()
-    >>> sent.hearing({})["stats_cb"]('{"topics": {"out": {"partitions": {"0": {"txmsgs": 7}}}}}')
+    >>> sent.attach({})["stats_cb"]('{"topics": {"out": {"partitions": {"0": {"txmsgs": 7}}}}}')
     >>> sent.totals()
-    {'out': 7}
+    Counter({'out': 7})
     """
 
     def __init__(self) -> None:
-        self._before: dict[str, int] = {}
-        self._present: dict[str, int] = {}
+        self._before: Counter[str] = Counter()
+        self._present: Counter[str] = Counter()
         self._decode = msgspec.json.Decoder(_Statistics).decode
 
     def totals(self) -> Mapping[str, int]:
-        return _sum(self._before, self._present)
+        return self._before + self._present
 
-    def hearing(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+    def attach(self, settings: Mapping[str, Any]) -> dict[str, Any]:
         """Return the settings of the next producer; its own statistics callback is called, too."""
-        self._before, self._present = _sum(self._before, self._present), {}
-        told: Callable[[str], object] | None = settings.get("stats_cb")
+        self._before, self._present = self._before + self._present, Counter()
+        own: Callable[[str], object] | None = settings.get("stats_cb")
 
-        def heard(text: str) -> None:
+        def on_statistics(text: str) -> None:
             topics = self._decode(text).topics
             sent = {
                 name: sum(one.txmsgs for one in topic.partitions.values())
                 for name, topic in topics.items()
             }
             # A producer also knows topics of which it has only requested metadata.
-            self._present = {name: count for name, count in sent.items() if count}
-            if told is not None:
-                told(text)
+            self._present = Counter({name: count for name, count in sent.items() if count})
+            if own is not None:
+                own(text)
 
         every = settings.get("statistics.interval.ms") or SENT_EVERY_MS
-        return {**settings, "statistics.interval.ms": every, "stats_cb": heard}
-
-
-def _sum(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
-    return {name: one.get(name, 0) + other.get(name, 0) for name in {**one, **other}}
+        return {**settings, "statistics.interval.ms": every, "stats_cb": on_statistics}
 
 
 # Resource usage of this process.

@@ -60,25 +60,25 @@ class NodeTimes:
         if not self._every_s:
             yield
             return
-        looks = threading.Thread(
+        sampler = threading.Thread(
             target=self._run, args=(thread, activity), name="headrace-node-times", daemon=True
         )
-        looks.start()
+        sampler.start()
         try:
             yield
         finally:
             self._ended.set()
-            looks.join(10 * self._every_s)
+            sampler.join(10 * self._every_s)
 
     def _run(self, thread: int, activity: Callable[[], str | None]) -> None:
         last_s = time.monotonic()
         while not self._ended.wait(self._every_s):
             now_s = time.monotonic()
             # The actual distance counts, because this thread may have been delayed.
-            self.look(self._frames().get(thread), now_s - last_s, activity())
+            self.sample(self._frames().get(thread), now_s - last_s, activity())
             last_s = now_s
 
-    def look(self, frame: FrameType | None, seconds: float, activity: str | None) -> None:
+    def sample(self, frame: FrameType | None, seconds: float, activity: str | None) -> None:
         """Add seconds to the current location of a thread; `frame` is None after its end."""
         inward: list[FrameType] = []
         while frame is not None:

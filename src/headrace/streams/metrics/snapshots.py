@@ -379,11 +379,15 @@ class ApplicationSnapshot:
         return tuple(view.facts for view in self.workers if view.facts is not None)
 
     @property
+    def running(self) -> tuple[WorkerSnapshot, ...]:
+        """Snapshots of workers with a process: the tasks of an ended worker belong to others."""
+        found = (view.facts for view in self.workers if view.pid is not None)
+        return tuple(facts for facts in found if facts is not None)
+
+    @property
     def tasks(self) -> tuple[TaskSnapshot, ...]:
         """Tasks of all workers, in order."""
-        # The tasks of an ended worker belong to other workers.
-        here = [view.facts for view in self.workers if view.pid is not None and view.facts]
-        found = [task for facts in here for task in facts.tasks]
+        found = [task for facts in self.running for task in facts.tasks]
         return tuple(sorted(found, key=lambda task: (task.sub_topology, task.partition)))
 
     @property
@@ -467,7 +471,7 @@ def without_taken(app: ApplicationSnapshot) -> ApplicationSnapshot:
     """Return the application with each task at a single worker: the worker that started it last."""
     began: dict[str, tuple[float, float]] = {}
     is_twice = False
-    for facts in _here(app):
+    for facts in app.running:
         for task in facts.tasks:
             known = began.get(task.id)
             is_twice = is_twice or known is not None
@@ -475,10 +479,6 @@ def without_taken(app: ApplicationSnapshot) -> ApplicationSnapshot:
     if not is_twice:
         return app
     return replace(app, workers=tuple(_left(view, began) for view in app.workers))
-
-
-def _here(app: ApplicationSnapshot) -> list[WorkerSnapshot]:
-    return [view.facts for view in app.workers if view.facts and view.pid is not None]
 
 
 def _began(facts: WorkerSnapshot, task: TaskSnapshot) -> tuple[float, float]:

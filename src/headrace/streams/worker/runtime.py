@@ -263,7 +263,7 @@ class WorkerFactory:
 
         def make() -> Producer:
             is_live = connections.producer_client is None
-            own = connections.sent.hearing(settings) if is_live else settings
+            own = connections.sent.attach(settings) if is_live else settings
             if config.exactly_once:
                 return TransactionalProducer(own, **shared)
             return PlainProducer(

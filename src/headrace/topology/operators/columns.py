@@ -185,7 +185,7 @@ class Columns:
 
     def _looked_for(self, row: SinkRow, given: Any) -> tuple[Any, ...]:
         key = self._key_parts(row.key)
-        parts = _parts(given)
+        parts = parts_of(given)
         if parts is None:
             free = [name for name in self.others if name not in key]
             parts = {free[0]: given} if len(free) == 1 else {}
@@ -236,7 +236,7 @@ class Columns:
         if isinstance(key, Windowed):
             window = {"window_start": key.window.start, "window_end": key.window.end}
             key = key.key
-        parts = _parts(key)
+        parts = parts_of(key)
         if parts is None:
             if len(self._of_key) == 1:
                 parts = {self._of_key[0]: key}
@@ -288,7 +288,7 @@ def _taker(kind: type, given: Any, names: Sequence[str]) -> Callable[[Any], Sequ
         return _alone if len(names) == 1 else None
     get: Callable[..., Any] = itemgetter
     if kind is not dict:
-        fields = None if isinstance(given, Mapping) else _parts(given)
+        fields = None if isinstance(given, Mapping) else parts_of(given)
         if fields is None or not fields.keys() >= set(names):
             return None
         get = attrgetter
@@ -322,7 +322,8 @@ def _nothing(value: Any) -> Sequence[Any]:
     return ()
 
 
-def _parts(given: Any) -> Mapping[str, Any] | None:
+def parts_of(given: Any) -> Mapping[str, Any] | None:
+    """Return the fields of an object by name, or None for an object without fields."""
     if isinstance(given, Mapping):
         return given
     kind = type(given)
