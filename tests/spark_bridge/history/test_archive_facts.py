@@ -36,11 +36,11 @@ def put_together(
 
 
 def test_only_what_an_archive_has_to_say_can_be_missing() -> None:
-    assert put_together(part(0), part(1)).kept == {
+    assert put_together(part(0), part(1)).archived_rows == {
         TopicPartition("lines", 0): ArchivedRows(5, 0, 4),
         TopicPartition("lines", 1): ArchivedRows(5, 0, 4),
     }
-    assert put_together(timed(None), partitions=False, offsets=False).kept == {
+    assert put_together(timed(None), partitions=False, offsets=False).archived_rows == {
         TopicPartition("lines", -1): ArchivedRows(5, 1000, 2000)
     }
     assert put_together(timed(1), offsets=False).of(TopicPartition("lines", 0)) is None
@@ -109,7 +109,7 @@ def _are_taken(*parts: ArchiveStatistics) -> bool:
 
 
 def planned(facts: ArchiveFacts) -> BackfillPlan:
-    rows = {**facts.kept, TopicPartition("others", 0): ArchivedRows(1, 0, 0)}
+    rows = {**facts.archived_rows, TopicPartition("others", 0): ArchivedRows(1, 0, 0)}
     return BackfillPlan("app", "bf-1", 0, ((0,),), {}, {}, {}, archived_rows=rows)
 
 

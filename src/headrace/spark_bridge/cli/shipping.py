@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import ModuleType
 
-_LEFT_OUT = {"__pycache__"}
+_EXCLUDED = {"__pycache__"}
 
 
 def project_modules(
@@ -23,7 +23,7 @@ def project_modules(
     found: dict[str, Path] = {}
     for name, module in list(modules.items()):
         path = None if "." in name or name == "__main__" else _path_of(module)
-        if path is not None and not any(path.is_relative_to(place) for place in known):
+        if path is not None and not any(path.is_relative_to(directory) for directory in known):
             found[name] = path
     return found
 
@@ -32,8 +32,8 @@ def _path_of(module: ModuleType) -> Path | None:
     file = getattr(module, "__file__", None)
     if file is None:
         # A package without __init__.py; a package of an import hook has no directory.
-        places = [Path(place) for place in getattr(module, "__path__", ())]
-        return next((place.resolve() for place in places if place.is_dir()), None)
+        directories = [Path(directory) for directory in getattr(module, "__path__", ())]
+        return next((directory.resolve() for directory in directories if directory.is_dir()), None)
     path = Path(file).resolve()
     if path.suffix != ".py":
         return None
@@ -42,8 +42,8 @@ def _path_of(module: ModuleType) -> Path | None:
 
 def _installed() -> list[Path]:
     paths = sysconfig.get_paths()
-    places = {paths[kind] for kind in ("stdlib", "platstdlib", "purelib", "platlib")}
-    return [Path(place).resolve() for place in places]
+    directories = {paths[kind] for kind in ("stdlib", "platstdlib", "purelib", "platlib")}
+    return [Path(directory).resolve() for directory in directories]
 
 
 def pack(modules: Mapping[str, Path], archive: Path) -> Path:
@@ -59,10 +59,10 @@ def pack(modules: Mapping[str, Path], archive: Path) -> Path:
 
 def _files(directory: Path) -> list[Path]:
     return sorted(
-        Path(place, name)
-        for place, _, names in os.walk(directory, followlinks=True)
+        Path(folder, name)
+        for folder, _, names in os.walk(directory, followlinks=True)
         for name in names
-        if _LEFT_OUT.isdisjoint(Path(place).parts)
+        if _EXCLUDED.isdisjoint(Path(folder).parts)
     )
 
 

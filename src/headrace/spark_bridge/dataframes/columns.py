@@ -205,5 +205,7 @@ def _struct_of(kind: Any, inside: tuple[Any, ...]) -> Any:
 
 def times(milliseconds: Sequence[int | None]) -> Any:
     """Convert milliseconds since 1970 to timestamps; times that Spark lacks become null."""
-    kept = [None if ms is None or not 0 <= ms <= LAST_MS else ms * 1000 for ms in milliseconds]
-    return pa.array(kept, pa.int64()).cast(TIMESTAMP)
+    microseconds = [
+        None if ms is None or not 0 <= ms <= LAST_MS else ms * 1000 for ms in milliseconds
+    ]
+    return pa.array(microseconds, pa.int64()).cast(TIMESTAMP)

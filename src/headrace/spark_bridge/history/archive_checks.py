@@ -60,7 +60,7 @@ class ArchiveStatistics:
     latest: int | None
 
     @property
-    def kept(self) -> ArchivedRows:
+    def archived_rows(self) -> ArchivedRows:
         low, high = (self.earliest, self.latest) if self.first is None else (self.first, self.last)
         assert low is not None
         assert high is not None
@@ -90,8 +90,8 @@ class ArchiveFacts:
         )
 
     @property
-    def kept(self) -> dict[TopicPartition, ArchivedRows]:
-        return {TopicPartition(self.topic, p): part.kept for p, part in self.parts.items()}
+    def archived_rows(self) -> dict[TopicPartition, ArchivedRows]:
+        return {TopicPartition(self.topic, p): part.archived_rows for p, part in self.parts.items()}
 
 
 def facts_of(
@@ -169,7 +169,7 @@ def refuse_other_archive(plan: BackfillPlan, facts: ArchiveFacts) -> None:
     if plan.archived_rows is None:
         return
     planned = {p: rows for p, rows in plan.archived_rows.items() if p.topic == facts.topic}
-    now = facts.kept
+    now = facts.archived_rows
     for tp in sorted(planned.keys() | now.keys()):
         was, is_now = planned.get(tp), now.get(tp)
         if was != is_now:

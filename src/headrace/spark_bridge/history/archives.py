@@ -216,11 +216,11 @@ def statistics_of(
 def _is_before(archive: Archive, cuts: Mapping[TopicPartition, int]) -> Any:
     from pyspark.sql import functions as F  # noqa: N812
 
-    kept = F.lit(False)
+    selected = F.lit(False)
     for tp, cut in cuts.items():
         if tp.topic == archive.topic:
-            kept = kept | ((F.col("partition") == tp.partition) & (F.col("offset") < cut))
-    return kept
+            selected = selected | ((F.col("partition") == tp.partition) & (F.col("offset") < cut))
+    return selected
 
 
 UNNUMBERED = -(1 << 60)
@@ -476,7 +476,7 @@ class ArchiveSet:
             facts = _facts(archive, plan.starts) if is_cut else whole
             if isinstance(until, datetime):
                 _refuse_left_out(facts, int(until.timestamp() * 1000))
-            rows.update(facts.kept)
+            rows.update(facts.archived_rows)
         return replace(plan, archived_rows=rows) if self.archives else plan
 
     def numbered(

@@ -170,20 +170,20 @@ def _requested(
     starts: Mapping[TopicPartition, int],
     stable: Mapping[TopicPartition, int],
 ) -> dict[TopicPartition, int]:
-    asked = {TopicPartition(topic, partition): end for (topic, partition), end in until.items()}
-    unknown = sorted(asked.keys() - stable.keys())
+    requested = {TopicPartition(topic, partition): end for (topic, partition), end in until.items()}
+    unknown = sorted(requested.keys() - stable.keys())
     if unknown:
         raise CannotBackfillError(
             f"until= has partitions that are not inputs ({', '.join(map(str, unknown))}). Remove "
             "them"
         )
-    missing = sorted(stable.keys() - asked.keys())
+    missing = sorted(stable.keys() - requested.keys())
     if missing:
         raise CannotBackfillError(
             f"until= lacks input partitions ({', '.join(map(str, missing))}). Give an offset for "
             "each of them"
         )
-    for tp, end in asked.items():
+    for tp, end in requested.items():
         if end > stable[tp]:
             raise CannotBackfillError(
                 f"until= is after the last stable offset, {stable[tp]} ({tp}, offset {end}). Give "
@@ -194,7 +194,7 @@ def _requested(
                 f"until= is before the first offset that is not deleted, {starts[tp]} ({tp}, "
                 f"offset {end}). Give a later offset, so that the live application can continue"
             )
-    return asked
+    return requested
 
 
 def _check_cut(tp: TopicPartition, cut: int, start: int, stable: int) -> None:

@@ -529,12 +529,12 @@ def _require_columns(columns: ArrowColumns, schema: Any) -> None:
         )
 
 
-def _are_alike(there: Any, declared: Any) -> bool:
+def _are_alike(existing: Any, declared: Any) -> bool:
     from pyarrow import types
 
     if types.is_string(declared):
-        return bool(types.is_string(there) or types.is_large_string(there))
-    return bool(there == declared)
+        return bool(types.is_string(existing) or types.is_large_string(existing))
+    return bool(existing == declared)
 
 
 def message_of(error: BaseException) -> str:

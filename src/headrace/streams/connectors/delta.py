@@ -178,7 +178,10 @@ class _DeltaConnection(TableConnection):
     def positions(self, source: str, partitions: Sequence[int], /) -> Mapping[int, int]:
         with _converted(self.columns):
             self.table.update_incremental()
-            found = {p: self.table.transaction_version(self._place(source, p)) for p in partitions}
+            found = {
+                p: self.table.transaction_version(self._transaction_id(source, p))
+                for p in partitions
+            }
         return {p: position for p, position in found.items() if position is not None}
 
     def write(self, batch: SinkBatch, /) -> None:
@@ -198,12 +201,12 @@ class _DeltaConnection(TableConnection):
         with _converted(self.columns):
             self.repeat(attempt, is_conflict)
 
-    def _place(self, source: str, partition: int) -> str:
+    def _transaction_id(self, source: str, partition: int) -> str:
         return f"headrace/{self.name}/{source}/{partition}"
 
     def _require(self, batch: SinkBatch) -> None:
         """Check that position and schema of the loaded table version match the batch."""
-        found = self.table.transaction_version(self._place(batch.source, batch.partition))
+        found = self.table.transaction_version(self._transaction_id(batch.source, batch.partition))
         if found != batch.expected:
             raise fenced(batch, f"the log of {self.columns.table}")
         if self.table.schema() != self.schema:
@@ -213,8 +216,8 @@ class _DeltaConnection(TableConnection):
         from deltalake import CommitProperties, Transaction
 
         # Without a last-updated time it never expires, regardless of the table's retention setting.
-        place = self._place(batch.source, batch.partition)
-        return CommitProperties(app_transactions=[Transaction(place, batch.next)])
+        transaction_id = self._transaction_id(batch.source, batch.partition)
+        return CommitProperties(app_transactions=[Transaction(transaction_id, batch.next)])
 
     def _append(self, batch: SinkBatch, made: Any) -> None:
         from deltalake import write_deltalake
@@ -226,14 +229,14 @@ class _DeltaConnection(TableConnection):
         """Return a table of all rows with keys, and a column that marks the deleted rows."""
         import pyarrow
 
-        there, gone = self.columns.last_of_each_key(batch.rows)
-        tables = [self.rows.table(there), self.rows.keys(gone)]
+        upserted, removed = self.columns.last_of_each_key(batch.rows)
+        tables = [self.rows.table(upserted), self.rows.keys(removed)]
         # Deleted rows have only their keys.
         nullable = pyarrow.schema([field.with_nullable(True) for field in tables[0].schema])
         rows = pyarrow.concat_tables(
             [tables[0].cast(nullable), tables[1]], promote_options="permissive"
         )
-        flags = [False] * len(there) + [True] * len(gone)
+        flags = [False] * len(upserted) + [True] * len(removed)
         return rows.append_column(_GONE, pyarrow.array(flags, pyarrow.bool_()))
 
     def _merge(self, batch: SinkBatch, made: Any) -> None:

@@ -250,12 +250,14 @@ class _DuckDbConnection:
 
     def write(self, batch: SinkBatch, /) -> None:
         columns = self._rows.columns
-        there, gone = columns.last_of_each_key(batch.rows) if columns.key else (batch.rows, [])
-        written, deleted = self._rows.table(there), self._rows.keys(gone) if gone else None
+        upserted, removed = (
+            columns.last_of_each_key(batch.rows) if columns.key else (batch.rows, [])
+        )
+        written, deleted = self._rows.table(upserted), self._rows.keys(removed) if removed else None
         with self._file.opened() as database, _converted(self._file.path, columns):
             database.execute("BEGIN TRANSACTION")
             self._move(database, batch)
-            if there:
+            if upserted:
                 database.register("headrace_rows", written)
                 database.execute(self._insert)
             if deleted is not None:

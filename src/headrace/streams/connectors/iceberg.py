@@ -252,7 +252,7 @@ class _IcebergConnection(TableConnection):
     def positions(self, source: str, partitions: Sequence[int], /) -> Mapping[int, int]:
         with _converted(self.columns.table):
             self._refresh()
-        found = _positions(self.table.metadata, self._place(source))
+        found = _positions(self.table.metadata, self._entry(source))
         return {p: found[p] for p in partitions if p in found}
 
     def write(self, batch: SinkBatch, /) -> None:
@@ -261,8 +261,8 @@ class _IcebergConnection(TableConnection):
         columns, keys = self.columns, None
         rows = batch.rows
         if columns.key:
-            rows, gone = columns.last_of_each_key(rows)
-            keys = self.rows.keys([*rows, *gone])
+            rows, removed = columns.last_of_each_key(rows)
+            keys = self.rows.keys([*rows, *removed])
         made = self.rows.table(rows)
 
         def is_conflict(error: Exception) -> bool:
@@ -282,7 +282,7 @@ class _IcebergConnection(TableConnection):
                 f"table {self.columns.table} was dropped and re-created"
             ) from error
 
-    def _place(self, source: str) -> str:
+    def _entry(self, source: str) -> str:
         return f"headrace/{self.name}/{source}"
 
     def _commit(self, batch: SinkBatch, made: Any, keys: Any) -> None:
@@ -295,7 +295,7 @@ class _IcebergConnection(TableConnection):
         # Replaced rows are computed for a single snapshot.
         replaces = keys is not None and len(keys) > 0
         pinned = metadata if replaces else None
-        guard = _Guard(self.catalog, self._place(batch.source), batch, pinned)
+        guard = _Guard(self.catalog, self._entry(batch.source), batch, pinned)
         guard.require(metadata)
         self.table.catalog = guard
         try:
@@ -327,8 +327,8 @@ class _IcebergConnection(TableConnection):
             return
         if len(keys.column_names) > 1:
             # The filter also matches other combinations of these values: keep those rows.
-            kept = _without(found, keys).cast(made.schema)
-            made = pyarrow.concat_tables([kept, made])
+            stored = _without(found, keys).cast(made.schema)
+            made = pyarrow.concat_tables([stored, made])
         transaction.overwrite(made, overwrite_filter=chosen)
 
     def close(self) -> None:
@@ -342,9 +342,9 @@ class _Guard:
         pinned: metadata of the only snapshot to commit onto; None allows any snapshot.
     """
 
-    def __init__(self, catalog: Any, place: str, batch: SinkBatch, pinned: Any) -> None:
+    def __init__(self, catalog: Any, entry: str, batch: SinkBatch, pinned: Any) -> None:
         self._catalog = catalog
-        self._place = place
+        self._entry = entry
         self._batch = batch
         self._pinned = pinned
         self._seen: Any = None
@@ -363,25 +363,25 @@ class _Guard:
         if is_another or self._is_moved(metadata):
             # Only for this error pyiceberg deletes the files that it has written.
             raise ValidationException("another writer has committed")
-        positions = _positions(metadata, self._place)
+        positions = _positions(metadata, self._entry)
         positions[self._batch.partition] = self._batch.next
         text = " ".join(f"{p}={position}" for p, position in sorted(positions.items()))
         others = [one for one in requirements if not isinstance(one, AssertRefSnapshotId)]
         snapshot, at = _last_snapshot(updates)
-        kept = f"{text} @{snapshot.sequence_number}"
+        stored = f"{text} @{snapshot.sequence_number}"
         return self._catalog.commit_table(
             table,
             (*others, AssertRefSnapshotId(ref=_BRANCH, snapshot_id=head)),
             (
                 *updates[:at],
-                _with_summary(snapshot, self._place, text),
+                _with_summary(snapshot, self._entry, text),
                 *updates[at + 1 :],
-                SetPropertiesUpdate(updates={self._place: kept}),
+                SetPropertiesUpdate(updates={self._entry: stored}),
             ),
         )
 
     def _is_moved(self, metadata: Any) -> bool:
-        found = _positions(metadata, self._place).get(self._batch.partition)
+        found = _positions(metadata, self._entry).get(self._batch.partition)
         return found != self._batch.expected
 
     def require(self, metadata: Any) -> None:
@@ -403,29 +403,29 @@ def _last_snapshot(updates: Sequence[Any]) -> tuple[Any, int]:
     return updates[found[-1]].snapshot, found[-1]
 
 
-def _with_summary(snapshot: Any, place: str, text: str) -> Any:
+def _with_summary(snapshot: Any, entry: str, text: str) -> Any:
     from pyiceberg.table.snapshots import Summary
     from pyiceberg.table.update import AddSnapshotUpdate
 
-    kept = {**snapshot.summary.additional_properties, place: text}
-    summary = Summary(snapshot.summary.operation, **kept)
+    stored = {**snapshot.summary.additional_properties, entry: text}
+    summary = Summary(snapshot.summary.operation, **stored)
     return AddSnapshotUpdate(snapshot=snapshot.model_copy(update={"summary": summary}))
 
 
-def _positions(metadata: Any, place: str) -> dict[int, int]:
+def _positions(metadata: Any, entry: str) -> dict[int, int]:
     """Return the positions of a sink from the newest snapshot that contains them."""
     snapshots = {one.snapshot_id: one for one in metadata.snapshots}
     if metadata.current_snapshot_id not in snapshots:
         return {}
     head = last = snapshots[metadata.current_snapshot_id]
     while True:
-        if last.summary is not None and last.summary.additional_properties.get(place):
-            return _read(last.summary.additional_properties[place])
+        if last.summary is not None and last.summary.additional_properties.get(entry):
+            return _read(last.summary.additional_properties[entry])
         if last.parent_snapshot_id not in snapshots:
             break
         last = snapshots[last.parent_snapshot_id]
     # Earlier snapshots have expired, unless this is the table's first snapshot.
-    text, _, sequence_number = metadata.properties.get(place, "").rpartition(" @")
+    text, _, sequence_number = metadata.properties.get(entry, "").rpartition(" @")
     is_whole = last.sequence_number == 1
     if is_whole or not text or int(sequence_number) > (head.sequence_number or 0):
         return {}
@@ -439,9 +439,9 @@ def _read(text: str) -> dict[int, int]:
 
 def _without(rows: Any, keys: Any) -> Any:
     names = keys.column_names
-    gone = set(zip(*(keys.column(name).to_pylist() for name in names), strict=True))
-    there = zip(*(rows.column(name).to_pylist() for name in names), strict=True)
-    return rows.filter([key not in gone for key in there])
+    removed = set(zip(*(keys.column(name).to_pylist() for name in names), strict=True))
+    found_keys = zip(*(rows.column(name).to_pylist() for name in names), strict=True)
+    return rows.filter([key not in removed for key in found_keys])
 
 
 @contextmanager

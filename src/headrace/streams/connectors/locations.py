@@ -105,27 +105,27 @@ class Directory:
 
     def names(self, folder: str, /) -> list[str]:
         """Return the files of a folder, after deleting abandoned hidden files in it."""
-        place = self._path / folder
-        with _converted(place):
+        directory = self._path / folder
+        with _converted(directory):
             try:
-                found = [entry.name for entry in os.scandir(place)]
+                found = [entry.name for entry in os.scandir(directory)]
             except FileNotFoundError:
                 if self._path.is_dir():
                     return []
                 raise
         for name in [name for name in found if name.startswith(".") and name.endswith(".tmp")]:
             with suppress(OSError):  # the cleanup is optional
-                if time.time() - (place / name).stat().st_mtime > _ABANDONED_S:
-                    (place / name).unlink()
+                if time.time() - (directory / name).stat().st_mtime > _ABANDONED_S:
+                    (directory / name).unlink()
         return [name for name in found if not name.startswith(".")]
 
     def create(self, folder: str, name: str, content: bytes, /) -> None:
         """Create a file that survives a power failure."""
-        place = self._path / folder
-        target, hidden = place / name, place / f".{name}.{uuid.uuid4().hex}.tmp"
-        with _converted(place):
-            if not place.is_dir():
-                place.mkdir(exist_ok=True)
+        directory = self._path / folder
+        target, hidden = directory / name, directory / f".{name}.{uuid.uuid4().hex}.tmp"
+        with _converted(directory):
+            if not directory.is_dir():
+                directory.mkdir(exist_ok=True)
                 _sync(self._path)
             try:
                 with hidden.open("xb") as file:
@@ -135,7 +135,7 @@ class Directory:
                 _link(hidden, target)
             finally:
                 hidden.unlink(missing_ok=True)
-            _sync(place)
+            _sync(directory)
 
     def end(self, folder: str, name: str, size: int, /) -> bytes:
         with _converted(self._path), (self._path / folder / name).open("rb") as file:

@@ -105,7 +105,7 @@ class ParquetSink:
         self._compression = compression
         self.batching = SinkBatching(every=every, max_rows=max_rows, max_bytes=max_bytes)
         self._store = store
-        self._place: Location | None = None
+        self._location: Location | None = None
 
     def __repr__(self) -> str:
         return f"ParquetSink({self._path!r})"
@@ -113,11 +113,13 @@ class ParquetSink:
     def open(self, name: str, /) -> _ParquetConnection:
         """Check that the location exists or can be created."""
         require("pyarrow.parquet", "ParquetSink", "parquet")
-        place = self._place or self._found()
-        place.prepare()
-        self._place = place
+        location = self._location or self._found()
+        location.prepare()
+        self._location = location
         rows = ArrowRows(self._columns)
-        return _ParquetConnection(place, name, rows, self._compression, self.batching, self._path)
+        return _ParquetConnection(
+            location, name, rows, self._compression, self.batching, self._path
+        )
 
     def _found(self) -> Location:
         is_url = "://" in self._path
@@ -142,14 +144,14 @@ class ParquetSink:
 class _ParquetConnection:
     def __init__(
         self,
-        place: Location,
+        location: Location,
         name: str,
         rows: ArrowRows,
         compression: str,
         batching: SinkBatching,
         path: str,
     ) -> None:
-        self._place = place
+        self._location = location
         self._name = name
         self._rows = rows
         self._compression = compression
@@ -164,7 +166,7 @@ class _ParquetConnection:
 
     def _position(self, source: str, partition: int) -> int | None:
         folder, ending = _folder(partition), self._ending(source)
-        own = [name for name in self._place.names(folder) if name.endswith(ending)]
+        own = [name for name in self._location.names(folder) if name.endswith(ending)]
         begins = {_begin(name.removesuffix(ending)): name for name in own}
         begins.pop(None, None)
         if not begins:
@@ -178,10 +180,10 @@ class _ParquetConnection:
 
         size = TAIL_BYTES
         try:
-            content = self._place.end(folder, name, size)
+            content = self._location.end(folder, name, size)
             needed = int.from_bytes(content[-8:-4], "little") + 8
             if needed > len(content) == size:
-                content = self._place.end(folder, name, needed)
+                content = self._location.end(folder, name, needed)
             metadata = parquet.read_metadata(pyarrow.BufferReader(content)).metadata or {}
             return int(metadata[b"headrace.next"])
         except (pyarrow.ArrowException, ValueError, KeyError) as error:
@@ -209,7 +211,7 @@ class _ParquetConnection:
         name = f"{begin}{self._ending(batch.source)}"
         self._require(batch, folder)
         try:
-            self._place.create(folder, name, content.getvalue().to_pybytes())
+            self._location.create(folder, name, content.getvalue().to_pybytes())
         except FileExistsError as error:
             raise SinkFencedError(
                 f"{self._path}/{folder}/{name} exists: another worker has written, or the result "

@@ -417,19 +417,21 @@ class _PostgresConnection:
 
     def write(self, batch: SinkBatch, /) -> None:
         columns = self._columns
-        there, gone = columns.last_of_each_key(batch.rows) if columns.key else (batch.rows, [])
-        values = self._all_encoded(there, columns.all_values(there))
-        keys = [self._encoded(row, columns.key_of(row), columns.key) for row in gone]
+        upserted, removed = (
+            columns.last_of_each_key(batch.rows) if columns.key else (batch.rows, [])
+        )
+        values = self._all_encoded(upserted, columns.all_values(upserted))
+        keys = [self._encoded(row, columns.key_of(row), columns.key) for row in removed]
 
         def culprit(*, is_client: bool) -> SinkRefusedError | None:
             find = self._not_dumped if is_client else self._not_cast
-            named = [(row, columns.names, one) for row, one in zip(there, values, strict=True)]
-            named += [(row, columns.key, one) for row, one in zip(gone, keys, strict=True)]
+            named = [(row, columns.names, one) for row, one in zip(upserted, values, strict=True)]
+            named += [(row, columns.key, one) for row, one in zip(removed, keys, strict=True)]
             return find(named)
 
         try:
             with (
-                converted(columns, there, culprit),
+                converted(columns, upserted, culprit),
                 self._connection.transaction(),
                 self._connection.cursor() as cursor,
             ):

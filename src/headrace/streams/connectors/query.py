@@ -82,10 +82,10 @@ class Query:
                     rows.append(self._fields.row(value, f"the row with {self.column} {after}"))
                     size += size_of(value)
                     if len(rows) == BATCH_ROWS or size >= BATCH_BYTES:
-                        yield Batch(PART, _kept(after), rows)
+                        yield Batch(PART, _stored(after), rows)
                         rows, size = [], 0
                 if rows:
-                    yield Batch(PART, _kept(after), rows)
+                    yield Batch(PART, _stored(after), rows)
             if after is not None and after == begin:
                 self._require_largest(cursor, after)
 
@@ -161,7 +161,7 @@ def _fetched(cursor: Any) -> Sequence[Any]:
     return rows
 
 
-def _kept(value: Any) -> Any:
+def _stored(value: Any) -> Any:
     if isinstance(value, datetime):
         return {"datetime": value.isoformat()}
     if isinstance(value, date):
@@ -169,15 +169,15 @@ def _kept(value: Any) -> Any:
     return {"decimal": str(value)} if isinstance(value, Decimal) else value
 
 
-def _read_back(kept: Any) -> Any:
+def _read_back(stored: Any) -> Any:
     """Return the value of the column from JSON.
 
-    >>> [_read_back(_kept(value)) for value in (5, "a", date(2024, 5, 1), Decimal("1.0"))]
+    >>> [_read_back(_stored(value)) for value in (5, "a", date(2024, 5, 1), Decimal("1.0"))]
     [5, 'a', datetime.date(2024, 5, 1), Decimal('1.0')]
     """
-    if not isinstance(kept, dict):
-        return kept
-    ((kind, text),) = kept.items()
+    if not isinstance(stored, dict):
+        return stored
+    ((kind, text),) = stored.items()
     if kind == "decimal":
         return Decimal(text)
     return datetime.fromisoformat(text) if kind == "datetime" else date.fromisoformat(text)

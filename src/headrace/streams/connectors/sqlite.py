@@ -97,16 +97,16 @@ def keepers(table: str) -> str:
 
 def moving(name: str, batch: SinkBatch, mark: str = "?") -> tuple[str, tuple[Any, ...]]:
     """Return a statement that changes a row only if the position is as expected."""
-    place = (name, batch.source, batch.partition)
+    key = (name, batch.source, batch.partition)
     if batch.expected is None:
         marks = ", ".join([mark] * 4)
         statement = f"INSERT INTO {POSITIONS} VALUES ({marks}) ON CONFLICT DO NOTHING"  # noqa: S608
-        return statement, (*place, batch.next)
+        return statement, (*key, batch.next)
     statement = (
         f"UPDATE {POSITIONS} SET next = {mark} WHERE name = {mark} AND source = {mark} "  # noqa: S608
         f"AND partition = {mark} AND next = {mark}"
     )
-    return statement, (batch.next, *place, batch.expected)
+    return statement, (batch.next, *key, batch.expected)
 
 
 def require_columns(columns: Columns, existing: Collection[str], where: str = "") -> None:
@@ -239,12 +239,12 @@ class SqliteSink:
             table = quoted(self._columns.table)
             database.execute(definition(table, self._columns, _TYPES, "TEXT"))
         table = self._columns.table
-        there = [row[1] for row in database.execute(f"PRAGMA table_info({quoted(table)})")]
-        if not there:
+        existing = [row[1] for row in database.execute(f"PRAGMA table_info({quoted(table)})")]
+        if not existing:
             raise SinkUnusableError(
                 f"table {table} does not exist in {self._path}. Create it, or give create=True"
             )
-        require_columns(self._columns, there, f" of {self._path}")
+        require_columns(self._columns, existing, f" of {self._path}")
 
 
 class _SqliteConnection:

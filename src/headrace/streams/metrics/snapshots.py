@@ -380,7 +380,7 @@ class ApplicationSnapshot:
 
     @property
     def running(self) -> tuple[WorkerSnapshot, ...]:
-        """Snapshots of workers with a process: the tasks of an ended worker belong to others."""
+        """Snapshots of workers with a process; an ended worker has no tasks."""
         found = (view.facts for view in self.workers if view.pid is not None)
         return tuple(facts for facts in found if facts is not None)
 
