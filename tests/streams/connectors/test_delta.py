@@ -289,7 +289,9 @@ def test_what_a_row_is_refused_for_is_said_and_nothing_is_written(
 
 
 def test_a_table_or_column_that_is_not_there_is_said(path: str) -> None:
-    with pytest.raises(SinkUnusableError, match=r"there is no Delta table at .*; make it, or give"):
+    with pytest.raises(
+        SinkUnusableError, match=r"Delta table .* does not exist\. Create it, or give"
+    ):
         DeltaSink(path, COLUMNS).open("app/keep")
     DeltaSink(path, COLUMNS, create=True).open("app/keep").close()
     with pytest.raises(

@@ -452,7 +452,7 @@ def test_a_store_that_is_not_there_or_says_no(s3: dict[str, Any]) -> None:
     gone = {**s3, "endpoint": "http://127.0.0.1:1"}
     with pytest.raises(SinkUnavailableError, match="has failed: Connection refused"):
         ParquetSink("goods", COLUMNS, store=S3Store("lake", **gone)).open("app/keep")
-    with pytest.raises(SinkUnusableError, match="cannot be read as the address of a store of obj"):
+    with pytest.raises(SinkUnusableError, match="is not the URL of an object store"):
         ParquetSink("nothing://lake/goods", COLUMNS).open("app/keep")
 
 
