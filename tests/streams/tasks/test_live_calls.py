@@ -306,5 +306,5 @@ def test_who_stops_lets_calls_go_on_for_a_moment_and_who_is_given_up_does_not() 
     with pytest.raises(AbortableError, match="the worker stops"):
         watch.look()
     given_up = True
-    with pytest.raises(TaskMigratedError, match="given this worker up"):
+    with pytest.raises(TaskMigratedError, match="removed this worker"):
         watch.look()

@@ -52,8 +52,8 @@ class CallWatch:
         """Raise if calls in flight must be cancelled; a stop leaves them a grace period."""
         if self._is_given_up():
             raise TaskMigratedError(
-                "the group has given this worker up; calls under way were cancelled, and who has "
-                "the partitions makes them again"
+                "the group has removed this worker; calls in progress were cancelled, and the new "
+                "owner of the partitions repeats them"
             )
         if not self._is_stopping():
             return
@@ -63,7 +63,7 @@ class CallWatch:
         if now_s - self._stopping_s >= STOP_GRACE_S:
             raise AbortableError(
                 f"the worker stops; calls that took longer than {STOP_GRACE_S:g} s were cancelled, "
-                "and who has the partitions next makes them again"
+                "and the next owner of the partitions repeats them"
             )
 
 
@@ -143,8 +143,9 @@ Ts = TypeVarTuple("Ts")
 class OneByOne:
     """Sequential caller of user functions, deterministic for tests and simulations."""
 
-    def __init__(self, *, gathers: bool = True) -> None:
-        self.gathers = gathers
+    gathers: ClassVar[bool] = True
+
+    def __init__(self) -> None:
         self._loop: JumpingLoop | None = None
 
     def watch(self, look: Callable[[], None], /) -> None:
@@ -240,8 +241,7 @@ Work = Callable[[], bool]
 class Threads:
     """Thread pool of a worker for calls of plain functions."""
 
-    def __init__(self, *, monotonic_s: Callable[[], float] = time.monotonic) -> None:
-        self._monotonic_s = monotonic_s
+    def __init__(self) -> None:
         self._lock = threading.Lock()
         self._idle: list[SimpleQueue[Work | None]] = []
         self._stuck = 0
@@ -253,7 +253,7 @@ class Threads:
             for job in jobs:
                 job.error = CallsStuckError(self._stuck)
             return
-        wave = _Wave(jobs, plan, self._monotonic_s)
+        wave = _Wave(jobs, plan)
         for _ in range(min(plan.concurrency, len(jobs))):
             self._start(partial(self._lane, wave))
         try:
@@ -311,11 +311,8 @@ class _Wave:
     first under the lock.
     """
 
-    def __init__(
-        self, jobs: Sequence[ExternalCall], plan: CallPlan, monotonic_s: Callable[[], float]
-    ) -> None:
+    def __init__(self, jobs: Sequence[ExternalCall], plan: CallPlan) -> None:
         self._plan = plan
-        self._monotonic_s = monotonic_s
         self._changed = threading.Condition()
         self._waiting = deque(jobs)
         self._running: dict[ExternalCall, tuple[float, Attempts]] = {}
@@ -332,7 +329,7 @@ class _Wave:
                 # The waiting thread sets the error of a late job, so use a private job here.
                 own = ExternalCall(job.attempt)
                 attempts = Attempts(own, self._plan)
-                due_s = self._monotonic_s() + self._plan.timeout_ms / 1000
+                due_s = time.monotonic() + self._plan.timeout_ms / 1000
                 self._running[job] = (due_s, attempts)
                 self._changed.notify_all()  # the waiting thread must consider this timeout
             try:
@@ -347,8 +344,8 @@ class _Wave:
 
     def _pause(self, job: ExternalCall, pause_s: float) -> None:
         with self._changed:
-            ends_s = self._monotonic_s() + pause_s
-            while (rest_s := ends_s - self._monotonic_s()) > 0 and job in self._running:
+            ends_s = time.monotonic() + pause_s
+            while (rest_s := ends_s - time.monotonic()) > 0 and job in self._running:
                 self._changed.wait(rest_s)
             if job not in self._running:
                 raise _LateError
@@ -370,10 +367,10 @@ class _Wave:
 
     def wait(self, look: Look) -> int:
         """Wait until jobs time out or all are done; return the number of timeouts, 0 if done."""
-        look_s = self._monotonic_s() + LOOK_S
+        look_s = time.monotonic() + LOOK_S
         with self._changed:
             while self._left:
-                now_s = self._monotonic_s()
+                now_s = time.monotonic()
                 late = [job for job, (due_s, _) in self._running.items() if due_s <= now_s]
                 for job in late:
                     _, attempts = self._running.pop(job)

@@ -104,7 +104,6 @@ class Task:
     """
     send: Send
     dropped: Callable[[str, str], None]
-    write_line: Callable[[str], None] = print
     handlers: Handlers = field(default_factory=Handlers)
     facts: TaskFacts = field(default_factory=TaskFacts)
     """State that its processors share."""
@@ -199,7 +198,6 @@ class Task:
             self.send,
             self._buffers,
             self.dropped,
-            self.write_line,
             number=self._beside.number,
             partitions_of=self.spec.partitions_of,
             task=self.facts,

@@ -211,7 +211,8 @@ def _record_error(
         store=store,
         task_id=str(spec.id),
         hint=_hint(error, store),
-        unread=isinstance(error, (SerdeError, RegistryError)) and _is_source(spec, node),
+        unread=isinstance(error, (SerdeError, RegistryError))
+        and any(source.name == node for source in spec.program.sub_topology.sources),
     )
 
 
@@ -250,10 +251,6 @@ def _of_folded(spec: TaskSpec, node: str | None) -> str:
     if not any(sink is not None and sink.combines is not None for sink in sinks):
         return ""
     return "; it aggregates several records: set topology.optimization=none to find the record"
-
-
-def _is_source(spec: TaskSpec, node: str | None) -> bool:
-    return any(source.name == node for source in spec.program.sub_topology.sources)
 
 
 def _store_of(spec: TaskSpec, node: str | None) -> str | None:

@@ -451,7 +451,6 @@ class Tasks:
         handlers: Handlers | None = None,
         make_facts: Callable[[TaskId], TaskFacts] | None = None,
         global_views: Mapping[str, TableView] | None = None,
-        write_line: Callable[[str], None] = print,
         sinks: SinkConnections,
         send_letter: Send,
         record_limit: Callable[[str], int | None] = lambda _: None,
@@ -474,7 +473,6 @@ class Tasks:
         self._make_send = make_send
         self._lost_offsets = lost_offsets
         self._read_cache_bytes = read_cache_bytes
-        self._write_line = write_line
         self._sinks = sinks
         self._send_letter = send_letter
         self._record_limit = record_limit
@@ -737,7 +735,6 @@ class Tasks:
             start=start,
             send=self._send_of(slot.plan),
             dropped=partial(self._drop, slot),
-            write_line=self._write_line,
             handlers=self._handlers,
             facts=self._make_facts(slot.id),
             global_views=self._global_views,

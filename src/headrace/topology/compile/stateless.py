@@ -219,7 +219,7 @@ def guard_key(
     if flow.key_is_set:
         rest(flow)
         return
-    kept = _set_key(flow)
+    kept = replace(flow, key_is_set=True)
     fails = gen.options.null_key_policy == "fail"
     if fails and not gen.options.handles_errors:
         with w.block(f"if {flow.key_or_bytes} is None:"):
@@ -233,10 +233,6 @@ def guard_key(
             w.line(f"dropped({node.name!r}, 'null key')")
     with w.block("else:"):
         rest(kept)
-
-
-def _set_key(flow: RecordVariables) -> RecordVariables:
-    return replace(flow, key_is_set=True)
 
 
 def _call(gen: Generator, node: Stateless, flow: RecordVariables) -> str:
