@@ -47,7 +47,7 @@ def test_partitions_that_nobody_has_heard_of_are_asked_for_behind_the_callback(
     worker = driver._worker.present()
     within: list[bool] = []
     asked: list[bool] = []
-    look: Callable[[Facts], Facts] = worker._topic_watch._check
+    look: Callable[[Facts], Facts] = worker._topic_watch.check
     assigned = Worker.on_assigned
 
     def on_assigned(self: Worker, partitions: Sequence[TopicPartition]) -> None:
@@ -60,7 +60,7 @@ def test_partitions_that_nobody_has_heard_of_are_asked_for_behind_the_callback(
         return look(before)
 
     monkeypatch.setattr(Worker, "on_assigned", on_assigned)
-    monkeypatch.setattr(worker._topic_watch, "_check", check)
+    monkeypatch.setattr(worker._topic_watch, "check", check)
     grow(driver)
     settle(driver)
     assert asked
@@ -74,7 +74,7 @@ def test_they_are_asked_for_until_they_are_there(monkeypatch: pytest.MonkeyPatch
     driver = passing_on()
     driver.run()
     watch = driver._worker.present()._topic_watch
-    look: Callable[[Facts], Facts] = watch._check
+    look: Callable[[Facts], Facts] = watch.check
     jobs: list[Job] = []
     late = [3]
 
@@ -89,8 +89,8 @@ def test_they_are_asked_for_until_they_are_there(monkeypatch: pytest.MonkeyPatch
         job()
         return True
 
-    monkeypatch.setattr(watch, "_check", check)
-    monkeypatch.setattr(watch, "_background", take)
+    monkeypatch.setattr(watch, "check", check)
+    monkeypatch.setattr(watch, "background", take)
     grow(driver)
     settle(driver)
     assert driver.processed == 0

@@ -69,7 +69,7 @@ class Bench:
     def commit(self, *tasks: Any) -> None:
         done = sum(task.done for task in tasks)
         self.effort.committing(self.producer, tasks)
-        self.effort.committed(self.effort.to_forgive(tasks), done)
+        self.effort.committed(self.effort.retry_budget(tasks), done)
 
 
 def test_an_outage_is_not_the_records_doing_however_often_it_voids_them() -> None:
@@ -161,14 +161,14 @@ def test_an_init_that_outlasts_the_time_between_polls_has_not_even_a_task() -> N
 def test_after_two_times_each_record_is_committed_on_its_own() -> None:
     bench = Bench()
     for _ in range(2):
-        assert not bench.effort.is_careful
+        assert not bench.effort.isolates_records
         bench.work(11)
         bench.void(Task(0, done=3))
     for offset in range(3):
-        assert bench.effort.is_careful
+        assert bench.effort.isolates_records
         assert bench.effort.is_enough
         bench.commit(Task(offset, done=1))
-    assert not bench.effort.is_careful
+    assert not bench.effort.isolates_records
 
 
 def test_a_quarter_of_the_time_ends_a_turn_and_the_others_are_next() -> None:
@@ -232,9 +232,9 @@ def test_a_commit_without_a_record_is_one_of_those_on_their_own() -> None:
         bench.work(11)
         bench.void(Task(done=done))
     for _ in range(2):
-        assert bench.effort.is_careful
+        assert bench.effort.isolates_records
         bench.commit(Task())
-    assert not bench.effort.is_careful
+    assert not bench.effort.isolates_records
 
 
 def test_what_was_committed_in_the_end_is_forgiven_though_no_offset_moved() -> None:
@@ -262,7 +262,7 @@ def test_a_slow_punctuator_is_named_whatever_was_committed_between_its_calls() -
         if times < 3:
             assert not bench.void(slow), "no record is at fault"
             assert bench.effort.has_slow_punctuator(slow)  # type: ignore[arg-type]
-            assert not bench.effort.is_careful
+            assert not bench.effort.isolates_records
     with pytest.raises(ConfigError, match=r"12.0 s, .* 10 s: .* 3 times .*node node, task 0_0"):
         bench.void(slow)
     told = [event["times"] for event in bench.log.events]

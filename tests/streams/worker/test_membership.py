@@ -110,7 +110,7 @@ def bench() -> Bench:
 
 def test_commits_go_under_the_present_generation(bench: Bench) -> None:
     """It begins before its callbacks come, and takes the place of the one before at once."""
-    bench.membership.hear()
+    bench.membership.process_group_events()
     assert [bench.membership.metadata() for _ in range(3)] == [2, 3, 4]
 
 
@@ -119,14 +119,14 @@ def test_commits_go_under_the_membership_of_the_last_callback(bench: Bench) -> N
     heard = []
     for name, later in (("member-1", ""), ("member-2", "another"), ("member-3", "member-1")):
         bench.consumer.name = name
-        bench.membership.hear()
+        bench.membership.process_group_events()
         bench.consumer.name = later
         heard.append(bench.membership.metadata())
     assert heard == [1, 3, 5], "those of the callbacks; each question finds another"
 
 
 def test_a_member_that_is_given_up_while_it_is_asked_commits_as_before(bench: Bench) -> None:
-    bench.membership.hear()
+    bench.membership.process_group_events()
     heard = bench.membership.metadata()
 
     def given_up() -> int:
@@ -138,10 +138,10 @@ def test_a_member_that_is_given_up_while_it_is_asked_commits_as_before(bench: Be
 
 
 def test_the_last_callbacks_of_a_client_that_closes_change_no_membership(bench: Bench) -> None:
-    bench.membership.hear()
+    bench.membership.process_group_events()
     heard = bench.membership.metadata()
     bench.consumer.name, bench.consumer.generations = "", itertools.repeat(None)
-    assert not bench.membership.hear()
+    assert not bench.membership.process_group_events()
     assert bench.membership.metadata() == heard
 
 
@@ -167,7 +167,7 @@ def test_another_name_of_the_member_is_another_membership(bench: Bench) -> None:
     said = []
     for name in ("member-1", "member-1", "member-2", "member-2"):
         bench.consumer.name = name
-        said.append(bench.membership.hear())
+        said.append(bench.membership.process_group_events())
     assert said == [False, False, True, False]
 
 
@@ -226,11 +226,11 @@ def test_a_new_client_looks_again(bench: Bench) -> None:
 def test_a_client_that_has_joined_again_by_itself_looks_again(bench: Bench) -> None:
     """As after a poll that came too late: nobody calls for it, it bears another name."""
     bench.joined()
-    bench.membership.hear()
+    bench.membership.process_group_events()
     bench.turns()
     assert bench.looks == 1
     bench.consumer.name = "member-2"
-    assert bench.membership.hear()
+    assert bench.membership.process_group_events()
     bench.answers = [frozenset({HERE}), frozenset({HERE}), ALL]
     bench.membership.assigned()
     assert bench.turns() == ["ask_for_rebalance"]
@@ -249,7 +249,7 @@ def test_who_is_fenced_again_and_again_has_a_twin(bench: Bench) -> None:
     for _ in range(FENCED_TIMES - 1):
         bench.membership.replace(FENCED)
         bench.turns(1)
-    with pytest.raises(IdentityError, match=r"own worker\.id"):
+    with pytest.raises(IdentityError, match=r"unique worker\.id"):
         bench.membership.replace(FENCED)
 
 

@@ -225,8 +225,8 @@ def test_what_could_not_be_given_back_is_given_back_later(guarded: Guarded) -> N
     events = [event["event"] for event in guarded.log.events]
     assert events == ["retention_suspended", "retention_not_given_back", "retention_given_back"]
     suspended, not_given_back, _ = guarded.log.events
-    assert "windows are written that are older" in suspended["advice"]
-    assert "it is tried again" in not_given_back["advice"]
+    assert "Old input creates windows older" in suspended["advice"]
+    assert "It is tried again" in not_given_back["advice"]
 
 
 def test_what_may_not_be_lifted_is_asked_for_once(guarded: Guarded) -> None:

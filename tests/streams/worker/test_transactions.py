@@ -100,7 +100,7 @@ def test_fenced_twice_within_a_minute_means_another_worker_with_this_identity() 
     bench.transactions.replace(FENCED)
     bench.clock.sleep(FENCED_AGAIN_S - 1)
     bench.transactions.begin()
-    with pytest.raises(IdentityError, match=r"twice within a minute.*own worker\.id"):
+    with pytest.raises(IdentityError, match=r"twice within a minute.*unique worker\.id"):
         bench.transactions.replace(FENCED)
 
 

@@ -237,7 +237,7 @@ def test_a_changelog_that_is_shortened_under_a_restore_is_read_from_its_new_star
     restoring.commit()
     assert restoring.out() == [("old-3", 4)]
     (said,) = restoring.events("restore_lost")
-    assert said["advice"].startswith("nothing is lost: ")
+    assert said["advice"].startswith("nothing is lost. ")
 
 
 # -- local state that is broken ------------------------------------------------------------------

@@ -67,7 +67,7 @@ class Commits:
 
     def is_due(self, processed: int) -> bool:
         """Return whether uncommitted work must be committed now; takes a pending request."""
-        self._settle_doubts()
+        self._check_unknown_commits()
         requested = self._requested.is_set()
         if requested:
             self._requested.clear()
@@ -109,12 +109,12 @@ class Commits:
             "tasks": [str(task.id) for task in dirty],
             "partitions": [str(tp) for task in dirty for tp in task.inputs],
             "records": self._counters.open,
-            "next": "nothing is lost: whoever has the tasks next processes these records again",
+            "next": "nothing is lost. The next owner of the tasks processes these records again",
         }
 
     def commit(self, *, everything: bool = False, ending: Collection[TaskId] = ()) -> None:
         """Commit all running tasks in a transaction, with batched sink rows of `ending` tasks."""
-        self._settle_doubts()
+        self._check_unknown_commits()
         self._sinks.write(ending)
         # Tasks that end do not wait for the interval, so that no lag remains.
         self._pass_markers(alone=False, at_once=bool(ending))
@@ -134,7 +134,7 @@ class Commits:
 
     def commit_letters(self) -> None:
         """Commit dead letters and tasks without a sink; tasks with a sink first write rows."""
-        self._settle_doubts()
+        self._check_unknown_commits()
         others = [task for task in self._tasks.running if task.facts.outbox is None]
         self._commit([task for task in others if task.needs_commit()])
 
@@ -142,7 +142,7 @@ class Commits:
         owned = set(self._tasks.owned)
         assert all(task.id in owned for task in dirty), "offsets of a task that is not owned"
         begun_s = self._clock.monotonic_s()
-        done = self._guard.to_forgive(dirty)
+        done = self._guard.retry_budget(dirty)
         self._transactions.begin()
         self._guard.committing(self._transactions.producer, dirty)
         self._last_id += 1
@@ -161,7 +161,7 @@ class Commits:
         self._sinks.letters_committed()
         self._retention.give_back([t.sub_topology for t in self._tasks.owned if t.partition == 0])
 
-    def _settle_doubts(self) -> None:
+    def _check_unknown_commits(self) -> None:
         """Check the start offsets of running tasks for commits whose outcome was unknown."""
         if self._counters.is_in_doubt:
             for task in self._tasks.running:

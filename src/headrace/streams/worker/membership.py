@@ -39,10 +39,10 @@ UNSETTLED = frozenset({TopicPartition("", -1)})
 """Placeholder for an inconclusive answer."""
 
 _JOIN_REPEATED = (
-    "nothing is lost: it joins the group anew; act only if it goes on, as brokers may be slow"
+    "nothing is lost. The worker rejoins the group. Act only if it continues: brokers may be slow"
 )
-_REQUESTED = "nothing is lost: no member had these partitions, and the group shares them out again"
-_GROUP_UNKNOWN = "it goes on, and asks again later; act on the reason if it stays"
+_REQUESTED = "nothing is lost. No member had these partitions, and the group assigns them again"
+_GROUP_UNKNOWN = "the check is repeated later. Act on the reason if it continues"
 
 
 class Membership:
@@ -83,7 +83,7 @@ class Membership:
         """Time of the next check for orphaned partitions: after each join, until an answer is
         conclusive."""
         self._orphans: frozenset[TopicPartition] = frozenset()
-        self._inquiry = Inquiry[frozenset[TopicPartition]](background)
+        self._orphan_check = Inquiry[frozenset[TopicPartition]](background)
 
     def metadata(self) -> GroupMetadata:
         """Return the membership for commits: the current membership of the same member."""
@@ -105,7 +105,7 @@ class Membership:
         is_soon = since_s is not None and self._clock.monotonic_s() - since_s < JOINING_S
         return JOINING_LOOK_S if is_soon else math.inf
 
-    def hear(self) -> bool:
+    def process_group_events(self) -> bool:
         """Record the membership of this callback; return whether the member ID has changed.
 
         Then other workers may have owned the tasks, so work under the old membership must not be
@@ -137,8 +137,8 @@ class Membership:
     def turn(self) -> None:
         if self._is_fenced:
             self._is_fenced = False
-            self._join_anew()
-        self._keep_in_touch()
+            self._rejoin()
+        self._send_heartbeat()
         self._look_for_orphans()
         since_s = self._joining_since_s
         if since_s is not None and self._clock.monotonic_s() - since_s > self._join_patience_s:
@@ -146,9 +146,9 @@ class Membership:
             self._log.warning(
                 "join_repeated", after_s=round(self._join_patience_s), advice=_JOIN_REPEATED
             )
-            self._join_anew()
+            self._rejoin()
 
-    def _keep_in_touch(self) -> None:
+    def _send_heartbeat(self) -> None:
         """Send heartbeats between two commits, to take part in rebalances early.
 
         In a commit, the client would rejoin with the answer, so that offsets in flight are
@@ -169,13 +169,13 @@ class Membership:
         A static member that returns within its session gets its old assignment. Partitions that its
         predecessor was about to revoke when it died have no member until the next rebalance.
         """
-        if self._inquiry.is_open:
-            self._hear_of_orphans()
+        if self._orphan_check.is_open:
+            self._on_orphans()
         elif self._look_at_s is not None and self._clock.monotonic_s() >= self._look_at_s:
-            self._inquiry.ask(self._find_orphans)
+            self._orphan_check.ask(self._find_orphans)
 
-    def _hear_of_orphans(self) -> None:
-        orphans = self._inquiry.take()
+    def _on_orphans(self) -> None:
+        orphans = self._orphan_check.take()
         if orphans is None:
             return
         self._look_at_s = self._clock.monotonic_s() + LOOK_AFTER_S
@@ -204,13 +204,13 @@ class Membership:
         """Rejoin in the next turn, because a callback of the old client may call this."""
         if self._fenced.is_too_much():
             raise IdentityError(
-                f"this worker was fenced in its group {FENCED_TIMES} times within a minute "
-                f"({reason}): another live worker has the same identity; give each worker its own "
+                f"another live worker has the same identity, because this worker was fenced in its "
+                f"group {FENCED_TIMES} times within a minute ({reason}). Give each worker a unique "
                 "worker.id"
             ) from reason
         self._is_fenced = True
 
-    def _join_anew(self) -> None:
+    def _rejoin(self) -> None:
         self._is_new = False
         self._member_id = None
         self._look_at_s = None

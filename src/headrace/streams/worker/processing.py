@@ -137,7 +137,7 @@ class Processing:
                 share = self._config.max_poll_records
             room = self._guard.room if task.facts.outbox is None else self._sinks.room(task)
             most = min(share, self._backpressure.room(task), room)
-            count = task.process(1 if self._guard.is_careful else most)
+            count = task.process(1 if self._guard.isolates_records else most)
             self._counters.ran(task.id, count, oldest_ms=oldest_ms)
             if count and not task.gathers:
                 seconds = self._clock.monotonic_s() - started

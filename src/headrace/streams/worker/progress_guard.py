@@ -52,7 +52,7 @@ Where = tuple[str, tuple[tuple[TopicPartition, int], ...]]
 
 
 @dataclass(slots=True)
-class _InVain:
+class _FailedAttempts:
     """Aborted attempts from the same committed offsets."""
 
     times: int = 0
@@ -127,9 +127,9 @@ class ProgressGuard:
             log=log,
             fields={"batch": "transaction", "unit": "input records"},
         )
-        self._in_vain: dict[Where, _InVain] = {}
+        self._failed: dict[Where, _FailedAttempts] = {}
         self._slow_punctuators: dict[TaskId, _SlowPunctuator] = {}
-        self._careful_for = 0
+        self._isolated_left = 0
         """Number of records that are each committed separately."""
         self._last: TaskId | None = None
         """The task that was processed last in an incomplete iteration."""
@@ -157,13 +157,13 @@ class ProgressGuard:
         self._since_poll_s += self._clock.monotonic_s() - begun_s
 
     @property
-    def is_careful(self) -> bool:
-        return self._careful_for > 0
+    def isolates_records(self) -> bool:
+        return self._isolated_left > 0
 
     @property
     def is_enough(self) -> bool:
         """Whether to commit and poll before more work, because the same amount may be too much."""
-        if self.is_careful or self._since_poll_s >= self._max_poll_s / 4:
+        if self.isolates_records or self._since_poll_s >= self._max_poll_s / 4:
             return True
         if self._taken >= self._batch.size:
             return True
@@ -229,20 +229,20 @@ class ProgressGuard:
                     del self._slow_punctuators[task.id]
         return found
 
-    def to_forgive(self, tasks: Sequence[Task]) -> list[InputRange]:
+    def retry_budget(self, tasks: Sequence[Task]) -> list[InputRange]:
         """Return the input ranges that a commit completes, if an attempt was aborted before."""
-        return [task.suspect() for task in tasks if task.moved] if self._in_vain else []
+        return [task.suspect() for task in tasks if task.moved] if self._failed else []
 
     def committed(self, tasks: Sequence[InputRange], records: int) -> None:
-        """Record a completed commit; `tasks` is the result of `to_forgive` before it."""
+        """Record a completed commit; `tasks` is the result of `retry_budget` before it."""
         self._batch.succeeded(self._taken, self._brokers_s())
         for task_id in () if self._commit is None else self._commit.punctuated:
             self._slow_punctuators[task_id].times = 0
         self._reset()
         self._aborts = 0
-        self._careful_for = max(0, self._careful_for - max(1, records))
+        self._isolated_left = max(0, self._isolated_left - max(1, records))
         for task in tasks:
-            self._in_vain.pop(_where(task), None)
+            self._failed.pop(_where(task), None)
 
     def _brokers_s(self) -> float:
         """Return the time that brokers took for the work since the last commit."""
@@ -270,14 +270,14 @@ class ProgressGuard:
         self._since_poll_s = 0.0
         self._reset()
         if took_s < limit_s:
-            self._tell_of_aborts()
+            self._warn_of_aborts()
             return False
         call = _longest((task.facts.longest_call for task in tasks), took_s)
         if call is not None and call.kind == "punctuator by wall clock":
             self._count_punctuation(tasks, call, setting, limit_s)
             return False
         # A punctuator has no records, and an `init` has no running task.
-        found = [task.suspect() for task in tasks] or [_NOBODY]
+        found = [task.suspect() for task in tasks] or [_NO_RECORDS]
         busy = [suspect for suspect in found if suspect.ranges] or found
         records = sum(len(offsets) for task in busy for offsets in task.ranges.values())
         if call is None and not records:
@@ -296,7 +296,7 @@ class ProgressGuard:
         if late:
             raise _too_slow(late, setting, took_s, limit_s, max(t.times for t in times), call)
         if max((t.times for t in times), default=0) >= CAREFUL_AFTER:
-            self._careful_for = max(1, records)
+            self._isolated_left = max(1, records)
         return True
 
     def _count_punctuation(
@@ -331,30 +331,30 @@ class ProgressGuard:
             return 0
         return acknowledged(self._taken, sent=self._commit.in_flight, left=producer.in_flight)
 
-    def _count(self, task: InputRange, records: int) -> _InVain:
-        found = self._in_vain.setdefault(_where(task), _InVain())
+    def _count(self, task: InputRange, records: int) -> _FailedAttempts:
+        found = self._failed.setdefault(_where(task), _FailedAttempts())
         found.times += 1
         found.alone += records <= 1
         return found
 
-    def _tell_of_aborts(self) -> None:
+    def _warn_of_aborts(self) -> None:
         if self._aborts >= 4 and is_power_of_two(self._aborts):
             self._log.warning("commits_failing", aborts=self._aborts, advice=_FAILING)
 
 
 _TOO_LONG = (
-    "nothing is lost: it is processed again, in smaller parts; have the function take less time, "
-    "or raise the setting"
+    "nothing is lost. The records are processed again in smaller batches. Make the function "
+    "faster, or raise the setting"
 )
 _PUNCTUATOR_TOO_LONG = (
-    "nothing is lost: records before it are committed on their own, and it is called again; have "
-    "it do less in a call, or raise the setting"
+    "nothing is lost. Earlier records are committed separately, and it is called again. Make it do "
+    "less per call, or raise the setting"
 )
 _FAILING = (
-    "nothing is lost, and nothing is committed either; the warnings before say why. It goes on by "
-    "itself as soon as a commit succeeds"
+    "nothing is lost, and nothing is committed. See the earlier warnings for the reason. The "
+    "worker recovers automatically when a commit succeeds"
 )
-_NOBODY = InputRange("", {}, {})
+_NO_RECORDS = InputRange("", {}, {})
 
 
 def _where(task: InputRange) -> Where:
@@ -394,8 +394,8 @@ def _too_slow(
     if call is not None and moved:
         in_call = f", most of it in the {call.kind} of node {call.node}"
     what = (
-        f"took {took_s:.1f} s of work{in_call}, and {setting} allows {limit_s:g} s: it was done "
-        f"{times} times and could never be committed"
+        f"took {took_s:.1f} s of work{in_call}, and {setting} allows {limit_s:g} s: it was "
+        f"done {times} times and could never be committed"
     )
     least_ms = f"{took_s * 1000:.0f}{_at_most(setting)}"
     hint = f"make the functions faster, or set {setting} to more than {least_ms}"

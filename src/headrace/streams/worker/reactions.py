@@ -50,26 +50,26 @@ REACTED_TO = (
 )
 """Errors of a commit from which a running worker recovers."""
 _ABORTED = (
-    "nothing is lost: what came since the last commit is processed again; usual while workers "
-    "start or stop and partitions move between them, so act only if it goes on"
+    "nothing is lost. Records since the last commit are processed again, as is usual while workers "
+    "start or stop and partitions move. Act only if it continues"
 )
 _MEMBER_REPLACED = (
-    "nothing is lost: it joins again and goes on behind the last commit, as after brokers that "
-    "were away for longer than consumer.session.timeout.ms; act if it comes again while they are "
-    "up: then another live worker has the same worker.id, and each needs its own"
+    "nothing is lost. The worker rejoins and continues after the last commit, as is usual if "
+    "brokers were down for longer than consumer.session.timeout.ms. Act if it repeats while "
+    "they are up: then another live worker has the same worker.id"
 )
 _OFFSET_LOST = (
-    "nothing is lost so far: it reads on from the committed offset, as where another worker took "
-    "the partition, and what that one had processed was deleted; where the committed offset is "
-    "gone, too, the worker stops and says so. Act if it goes on: retention is too short then"
+    "nothing is lost so far. The worker continues at the committed offset, as is usual if another "
+    "worker took the partition. If the committed offset is lost, too, the worker stops with an "
+    "error. Act if it continues: then retention is too short"
 )
 _PARTITIONS_LOST = (
-    "nothing is lost: others have them, and process again what this worker had not committed; "
-    "usual after a pause of the process or of the brokers, so act only if it goes on"
+    "nothing is lost. Other workers process the uncommitted records again, as is usual after a "
+    "pause of the process or of the brokers. Act only if it continues"
 )
 _RESTORE_LOST = (
-    "nothing is lost: a changelog was shortened while it was read, and the restore begins again; "
-    "act only if it goes on: then the changelog loses records faster than they are read"
+    "nothing is lost. A changelog was truncated during the restore, which restarts. Act only if it "
+    "continues: then the changelog loses records faster than they are read"
 )
 
 
@@ -108,7 +108,7 @@ class Reactions:
             self._counters.reacted("replace_producer")
             self._processing.void()
             self._transactions.replace(error, in_doubt=self._counters.in_doubt())
-            self._begin_all_anew()
+            self._restart_all()
         except MemberFencedError as error:
             self._counters.reacted("join_again")
             self._log.warning("member_replaced", reason=str(error), advice=_MEMBER_REPLACED)
@@ -127,7 +127,7 @@ class Reactions:
             self._tasks.wipe(error.tasks)
         except OffsetLostError as error:
             self._counters.reacted("read_again")
-            self._begin_at_committed(error)
+            self._resume_at_committed(error)
         except RestoreLostError as error:
             self._counters.reacted("restore_again")
             self._log.warning(
@@ -143,15 +143,15 @@ class Reactions:
         """Abort the transaction, and re-create the tasks from committed facts."""
         self._processing.void()
         if not self._transactions.abort():
-            self._begin_all_anew()
+            self._restart_all()
             return
         self._processing.forget()
         self._tasks.rebuild()
         self._fetch.keep_to_running()
 
-    def lose(self, partitions: Sequence[TopicPartition]) -> None:
-        told = self._tasks.describe_inputs(partitions)
-        self._log.warning("partitions_lost", partitions=told, advice=_PARTITIONS_LOST)
+    def handle_lost(self, partitions: Sequence[TopicPartition]) -> None:
+        names = self._tasks.describe_inputs(partitions)
+        self._log.warning("partitions_lost", partitions=names, advice=_PARTITIONS_LOST)
         self.abort()
 
     def abort_quietly(self) -> None:
@@ -160,13 +160,13 @@ class Reactions:
         if not self._transactions.forget():
             self._counters.in_doubt()
 
-    def _begin_all_anew(self) -> None:
+    def _restart_all(self) -> None:
         """Re-create all tasks after the producer was replaced, because they send with it."""
         self._processing.forget()
         self._tasks.rebuild_all()
         self._fetch.keep_to_running()
 
-    def _begin_at_committed(self, error: OffsetLostError) -> None:
+    def _resume_at_committed(self, error: OffsetLostError) -> None:
         """Resume at the committed offset, which an operator may have moved, if it is not lost."""
         running = self._tasks.running
         reader = next((t for t in running if error.where in map(str, t.inputs)), None)

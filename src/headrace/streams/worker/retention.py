@@ -55,8 +55,8 @@ def keep_offsets_every_s(cluster: AdminClient, log: Log) -> float:
             "offsets_retention_short",
             minutes=minutes,
             committed_again_every_s=every_s,
-            reason=f"an application that stands still for longer loses its offsets, and with them "
-            f"the use of its state; raise {_SETTING} of the brokers",
+            reason=f"an application that is stopped for longer loses its offsets and cannot "
+            f"use its state. Raise {_SETTING} of the brokers",
         )
     return every_s
 
@@ -66,15 +66,15 @@ FOR_EVER = "-1"
 _ASK_S = 1.0
 
 _SUSPENDED = (
-    "nothing is lost: windows are written that are older than the topic keeps records, as input of "
-    "long ago is read, so it keeps all of them until the input is near the present; act only if "
-    "retention_given_back never follows, as input may have a wrong time"
+    "nothing is lost. Old input creates windows older than the retention of the topic, which now "
+    "keeps all records until the input is near the present. Act only if retention_given_back never "
+    "follows: then input may have wrong timestamps"
 )
 _NOT_SUSPENDED = (
     "windows of long ago may be deleted from the topic while they are open, and be missing after a "
     "restore: let the user alter its configuration, or set its retention.ms to -1"
 )
-_NOT_GIVEN_BACK = "nothing is lost: it is tried again; act on the reason if it stays"
+_NOT_GIVEN_BACK = "nothing is lost. It is tried again. Act on the reason if it continues"
 
 Committed = Callable[
     [Sequence[TopicPartition], float], "Mapping[TopicPartition, CommittedOffset | None] | None"

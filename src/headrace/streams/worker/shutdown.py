@@ -158,7 +158,7 @@ class ShutdownWatch:
         try:
             self._look_on(notes)
         except AccessError as error:
-            advice = "grant it, or stop the application's other processes by hand when one says so"
+            advice = "grant it, or stop all processes manually after a shutdown request"
             self._log.warning("shutdown_not_looked_for", reason=str(error), advice=advice)
         finally:
             notes.close()

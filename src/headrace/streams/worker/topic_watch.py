@@ -7,6 +7,7 @@ worker must detect this before it processes more records.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, field
 
 from headrace.streams.errors import (
     GlobalTableLostError,
@@ -30,6 +31,7 @@ _FINAL = (
 """Errors that stop the worker."""
 
 
+@dataclass(slots=True, kw_only=True, eq=False)
 class TopicWatch:
     """Periodic check of the topics while the application runs.
 
@@ -42,44 +44,34 @@ class TopicWatch:
             has succeeded, and is called again if not.
     """
 
-    def __init__(
-        self,
-        *,
-        check: Callable[[Mapping[str, TopicFacts]], Mapping[str, TopicFacts]],
-        plans: Sequence[SubPlan],
-        topics: MutableMapping[str, TopicFacts],
-        partitions: MutableMapping[str, int],
-        grown: Callable[[], bool],
-        interval_s: float,
-        background: Background,
-        clock: Clock,
-        log: Log,
-    ) -> None:
-        self._check = check
-        self._plans = plans
-        self._topics = topics
-        self._partitions = partitions
-        self._grown = grown
-        self._is_news = False
-        self._interval_s = interval_s
-        self._background = background
-        self._clock = clock
-        self._log = log
-        self._next_s = clock.monotonic_s() + interval_s
-        self._found: Mapping[str, TopicFacts] | None = None
-        self._failure: StreamsError | None = None
+    check: Callable[[Mapping[str, TopicFacts]], Mapping[str, TopicFacts]]
+    plans: Sequence[SubPlan]
+    topics: MutableMapping[str, TopicFacts]
+    partitions: MutableMapping[str, int]
+    grown: Callable[[], bool]
+    interval_s: float
+    background: Background
+    clock: Clock
+    log: Log
+    _is_news: bool = field(default=False, init=False)
+    _next_s: float = field(init=False)
+    _found: Mapping[str, TopicFacts] | None = field(default=None, init=False)
+    _failure: StreamsError | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        self._next_s = self.clock.monotonic_s() + self.interval_s
 
     @property
     def outputs(self) -> Sequence[str]:
         """The names of output topics outside of the application that are constant."""
-        return sorted({name for plan in self._plans for name in plan.sinks})
+        return sorted({name for plan in self.plans for name in plan.sinks})
 
     def look_soon(self) -> None:
         """Check in the next turn, because the topics may have caused a change or an error."""
-        self._next_s = self._clock.monotonic_s()
+        self._next_s = self.clock.monotonic_s()
 
     def look_within(self, seconds: float) -> None:
-        self._next_s = min(self._next_s, self._clock.monotonic_s() + seconds)
+        self._next_s = min(self._next_s, self.clock.monotonic_s() + seconds)
 
     def turn(self) -> None:
         """Start a check if it is due, and apply the last result; raise its error if it is final."""
@@ -88,36 +80,36 @@ class TopicWatch:
         if self._found is not None:
             found, self._found = self._found, None
             self._use(found)
-        if self._is_news and self._grown():
+        if self._is_news and self.grown():
             self._is_news = False
-        if self._clock.monotonic_s() >= self._next_s and self._background(self._look):
-            self._next_s = self._clock.monotonic_s() + self._interval_s
+        if self.clock.monotonic_s() >= self._next_s and self.background(self._look):
+            self._next_s = self.clock.monotonic_s() + self.interval_s
 
     def _look(self) -> None:
         try:
-            self._found = self._check(dict(self._topics))
+            self._found = self.check(dict(self.topics))
         except _FINAL as error:
             self._failure = error
         except StreamsError as error:
             # The check is inconclusive; the next check may succeed.
-            self._log.warning(
+            self.log.warning(
                 "topics_unknown",
                 reason=str(error),
-                advice="nothing is lost: they are asked again",
+                advice="nothing is lost. They are checked again",
             )
 
     def _use(self, found: Mapping[str, TopicFacts]) -> None:
         counts = {name: facts.partitions for name, facts in found.items()}
-        for plan in self._plans:
-            before, now = plan.lead(self._partitions), plan.lead({**self._partitions, **counts})
+        for plan in self.plans:
+            before, now = plan.lead(self.partitions), plan.lead({**self.partitions, **counts})
             if before != now:
                 raise MisconfiguredTopicError(
-                    f"topic {now} has more partitions now than {before}, which sub-topology "
-                    f"{plan.id} was shared out by; stop all workers, and only then start them again"
+                    f"topic {now} now has more partitions than {before}, by which the tasks of "
+                    f"sub-topology {plan.id} were assigned. Stop all workers, then start them again"
                 )
         for name, count in counts.items():
-            if count != self._partitions.get(name, count):
-                self._log.info("topic_grown", topic=name, partitions=count)
+            if count != self.partitions.get(name, count):
+                self.log.info("topic_grown", topic=name, partitions=count)
                 self._is_news = True
-        self._topics.update(found)
-        self._partitions.update(counts)
+        self.topics.update(found)
+        self.partitions.update(counts)

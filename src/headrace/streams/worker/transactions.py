@@ -23,8 +23,8 @@ from headrace.topology.context.task_facts import EmissionBudget
 
 FENCED_AGAIN_S = 60.0
 _REPLACED = (
-    "nothing is lost: all tasks begin anew from what is committed; usual after a pause of the "
-    "process or of the brokers, so act only if it goes on"
+    "nothing is lost. All tasks restart from the last commit, as is usual after a pause of the "
+    "process or of the brokers. Act only if it continues"
 )
 
 
@@ -70,7 +70,7 @@ class Transactions:
             self.producer.init()
         except OutcomeUnknownError as error:
             raise FatalClientError(
-                f"the brokers do not decide the last transaction: {error}; see that they are up"
+                f"the brokers do not decide the last transaction: {error}. Check the brokers"
             ) from error
 
     def begin(self) -> None:
@@ -123,9 +123,9 @@ class Transactions:
             self._log.warning("producer_replaced", reason=str(reason), advice=_REPLACED)
         if fenced and self._fenced.is_too_much():
             raise IdentityError(
-                f"this worker's producer was fenced twice within a minute ({reason}): another live "
-                "worker has the same identity, which is its application.id, a dash and its "
-                "worker.id; give each worker its own worker.id"
+                f"another live worker has the same identity (application.id and worker.id): "
+                f"this worker's producer was fenced twice within a minute ({reason}). Give each "
+                "worker a unique worker.id"
             ) from reason
         self.aborted += self._begun_s is not None and not in_doubt
         self._replaced += 1 + self.producer.given_up

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 
 from headrace.state.layout import TIMES_BYTES
@@ -48,50 +49,44 @@ from headrace.streams.worker.worker import Pausing, Worker
 from headrace.topology.context.task_facts import EmissionBudget, TaskFacts
 
 
+@dataclass(slots=True, kw_only=True)
 class Purger:
     """Periodic deletion of processed records of repartition topics."""
 
-    def __init__(
-        self,
-        admin: AdminClient,
-        topics: frozenset[str],
-        interval_s: float,
-        *,
-        background: Background,
-        clock: Clock,
-        log: Log,
-    ) -> None:
-        self._admin = admin
-        self._topics = topics
-        self._interval_s = interval_s
-        self._background = background
-        self._clock = clock
-        self._log = log
-        self._last_s = clock.monotonic_s()
-        self._done: dict[TopicPartition, int] = {}
+    admin: AdminClient
+    topics: frozenset[str]
+    interval_s: float
+    background: Background
+    clock: Clock
+    log: Log
+    _last_s: float = field(init=False)
+    _done: dict[TopicPartition, int] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        self._last_s = self.clock.monotonic_s()
 
     def __call__(self, tasks: Sequence[Task]) -> None:
         """Record the committed offsets of tasks, and delete records before them if it is due."""
-        if not self._topics:
+        if not self.topics:
             return
         for task in tasks:
             for tp, committed in task.start.items():
-                if tp.topic in self._topics:
+                if tp.topic in self.topics:
                     self._done[tp] = committed.offset
-        now_s = self._clock.monotonic_s()
-        if now_s - self._last_s < self._interval_s or not self._done:
+        now_s = self.clock.monotonic_s()
+        if now_s - self._last_s < self.interval_s or not self._done:
             return
         done = dict(self._done)
-        if self._background(lambda: self._purge(done)):
+        if self.background(lambda: self._purge(done)):
             self._last_s = now_s
             self._done.clear()
 
     def _purge(self, done: Mapping[TopicPartition, int]) -> None:
         try:
-            self._admin.delete_records(done)
+            self.admin.delete_records(done)
         except Exception as error:
             # The deletion is not essential: the next one includes the same records.
-            self._log.warning("purge_failed", reason=str(error))
+            self.log.warning("purge_failed", reason=str(error))
 
 
 def _recheck(
@@ -408,13 +403,13 @@ class _Wiring:
             requested=self._commit_requested,
             retention=self.retention,
             purger=Purger(
-                self._seams.admin,
-                frozenset(
+                admin=self._seams.admin,
+                topics=frozenset(
                     topic.name
                     for plan in self._application.plans
                     for topic in plan.topics.repartition_sources
                 ),
-                self._config.repartition_purge_interval_ms / 1000,
+                interval_s=self._config.repartition_purge_interval_ms / 1000,
                 background=self._seams.background("headrace-purge"),
                 clock=self._seams.clock,
                 log=self._seams.log,

@@ -220,7 +220,7 @@ class Worker:
     # -- rebalance callbacks (RebalanceListener) -----------------------------------------------
 
     def on_assigned(self, partitions: Sequence[TopicPartition]) -> None:
-        if self._membership.hear():
+        if self._membership.process_group_events():
             self._seams.gate.on_new_membership()
             self._reactions.abort()
         self._membership.assigned()
@@ -235,7 +235,7 @@ class Worker:
         """Commit while this worker still owns the tasks, then release them."""
         leaving = self.tasks.owned_of(partitions)
         self._log.info("partitions_revoked", partitions=self.tasks.describe_inputs(partitions))
-        if self._membership.hear():
+        if self._membership.process_group_events():
             self._seams.gate.on_new_membership()
             self._reactions.abort()
         elif leaving:
@@ -247,7 +247,7 @@ class Worker:
     def on_lost(self, partitions: Sequence[TopicPartition]) -> None:
         """Release tasks that already belong to other workers, without a commit."""
         self._parts.counters.rebalances += 1
-        self._reactions.lose(partitions)
+        self._reactions.handle_lost(partitions)
         self._ownership.release(self.tasks.owned_of(partitions))
 
     # -- the steps of a turn -------------------------------------------------------------------
