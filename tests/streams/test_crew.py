@@ -84,14 +84,14 @@ def test_the_last_one_leaves_and_its_number_is_free_again() -> None:
     assert scene.indices() == [1]
     assert scene.crew.processed == 10  # those of the removed one stay
     assert scene.crew.add() == "headrace-app-2"
-    scene.crew.beside(lambda: None)
+    scene.crew.run_with(lambda: None)
 
 
 def test_all_end_with_the_own_worker_and_no_other_one_begins() -> None:
     scene = Scene()
     scene.crew.add()
     scene.crew.add()
-    scene.crew.beside(lambda: None)
+    scene.crew.run_with(lambda: None)
     assert [fake.left for fake in scene.made.values()] == [[None], [None]]
     assert scene.crew.add() is None
     assert scene.crew.remove() is None
@@ -110,7 +110,7 @@ def test_the_first_error_of_an_added_one_is_that_of_all() -> None:
         scene.made[2].fail(OSError("as it closes"))
 
     with pytest.raises(ValueError, match="first") as raised:
-        scene.crew.beside(work)
+        scene.crew.run_with(work)
     assert raised.value is scene.crew.failure is first
     assert [view.pid for view in scene.crew.views()] == [None, None]
 
@@ -124,7 +124,7 @@ def test_the_own_error_is_not_hidden_by_one_that_follows() -> None:
         raise ValueError("its own")
 
     with pytest.raises(ValueError, match="its own"):
-        scene.crew.beside(work)
+        scene.crew.run_with(work)
     assert scene.crew.failure is None
 
 
@@ -135,7 +135,7 @@ def test_what_fails_as_it_leaves_stops_nobody() -> None:
     assert scene.crew.remove() == "headrace-app-1"
     assert scene.indices() == []
     assert not scene.failed.is_set()
-    scene.crew.beside(lambda: None)
+    scene.crew.run_with(lambda: None)
 
 
 def test_one_that_does_not_end_in_time_is_said_and_ends_later() -> None:
@@ -169,7 +169,7 @@ def test_the_application_is_as_far_as_the_slowest(
         scene.crew.add()
         scene.made[index].state = state
     assert scene.crew.state_with(own) is expected
-    scene.crew.beside(lambda: None)
+    scene.crew.run_with(lambda: None)
 
 
 def test_an_application_that_does_not_run_gets_none() -> None:

@@ -21,10 +21,10 @@ def an_app() -> tuple[KafkaStreams, list[State], StateTracker]:
 
 def test_partitions_that_are_lost_leave_it_connecting_until_a_broker_answers() -> None:
     app, states, tracker = an_app()
-    app._lose()
+    app._on_brokers_lost()
     tracker.on_assignment([])
     assert states == [State.CONNECTING]
-    app._find()
+    app._on_brokers_found()
     assert states == [State.CONNECTING, State.REBALANCING]
     tracker.on_running()
     assert app.state is State.RUNNING
@@ -32,17 +32,17 @@ def test_partitions_that_are_lost_leave_it_connecting_until_a_broker_answers() -
 
 def test_one_that_lost_nothing_is_what_it_was() -> None:
     app, states, _ = an_app()
-    app._lose()
-    app._find()
+    app._on_brokers_lost()
+    app._on_brokers_found()
     assert states == [State.CONNECTING, State.RUNNING]
 
 
 def test_a_worker_that_runs_before_the_answer_comes_runs() -> None:
     app, states, tracker = an_app()
-    app._lose()
+    app._on_brokers_lost()
     tracker.on_assignment([])
     tracker.on_running()
-    app._find()
+    app._on_brokers_found()
     assert states == [State.CONNECTING, State.RUNNING]
     tracker.on_assignment([])
     assert app.state is State.REBALANCING
@@ -50,7 +50,7 @@ def test_a_worker_that_runs_before_the_answer_comes_runs() -> None:
 
 def test_one_that_begins_again_is_not_held_by_an_earlier_loss() -> None:
     app, states, tracker = an_app()
-    app._lose()
+    app._on_brokers_lost()
     app._reached()
     tracker.on_assignment([])
     tracker.on_running()
@@ -59,11 +59,11 @@ def test_one_that_begins_again_is_not_held_by_an_earlier_loss() -> None:
 
 def test_one_that_is_told_to_pause_meanwhile_is_paused_when_a_broker_answers() -> None:
     app, states, _ = an_app()
-    app._lose()
+    app._on_brokers_lost()
     app._paused(True)
-    app._find()
+    app._on_brokers_found()
     assert states == [State.CONNECTING, State.PAUSED]
-    app._lose()
+    app._on_brokers_lost()
     app._paused(False)
-    app._find()
+    app._on_brokers_found()
     assert states[2:] == [State.CONNECTING, State.RUNNING]

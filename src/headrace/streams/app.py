@@ -185,10 +185,10 @@ class KafkaStreams:
             clock=self._clock,
             log=self._log,
         )
-        self._crew = StreamThreads(
+        self._threads = StreamThreads(
             f"headrace-{self.config.application_id}",
-            self._hand,
-            changed=self._tell,
+            self._add_thread,
+            changed=self._notify,
             failed=self._stop,
             timeout_s=self.config.shutdown_timeout_ms / 1000,
         )
@@ -226,17 +226,17 @@ class KafkaStreams:
     @property
     def records_processed(self) -> int:
         """Number of records that this process has processed, including aborted transactions."""
-        return self._crew.processed + (0 if self._worker is None else self._worker.processed)
+        return self._threads.processed + (0 if self._worker is None else self._worker.processed)
 
     @property
     def uncaught_answered(self) -> bool:
         """Whether `uncaught_error_handler` was called and has returned."""
         return self._uncaught.answer is not None
 
-    def _told(self) -> ApplicationSnapshot:
+    def _snapshot(self) -> ApplicationSnapshot:
         facts = None if self._worker is None else self._worker.facts
         name, state = self.config.application_id, self._own.value
-        return embedded(name, self._digest, state, facts, self._crew.views())
+        return embedded(name, self._digest, state, facts, self._threads.views())
 
     def derived(
         self,
@@ -260,31 +260,42 @@ class KafkaStreams:
         Raises:
             ConfigError: the settings are invalid.
         """
-        made = KafkaStreams(
-            self._topology,
+        made = self._copy(
             over(given_by(self._settings, "the program"), settings),
             state_listener=self._state_listener,
             worker_listener=WorkerListeners((self._worker_listener, worker_listener)),
             restore_listener=RestoreListeners((self._restore_listener, restore_listener)),
-            uncaught_error_handler=self._uncaught_error_handler,
-            clock=self._clock,
-            probe=self._probe,
         )
         made._logs_failure, made._on_unreached = logs_failure, on_unreached
         return made
 
-    def _hand(self, index: int) -> ThreadHandle:
-        """Create an added worker with a number."""
-        worker_id = self.config.worker_id
-        made = KafkaStreams(
+    def _copy(
+        self,
+        settings: Mapping[str, object],
+        *,
+        state_listener: StateListener | None,
+        worker_listener: WorkerListener,
+        restore_listener: RestoreListener,
+    ) -> KafkaStreams:
+        return KafkaStreams(
             self._topology,
-            over(self._settings, {"worker.id": f"{worker_id}-{index}"} if worker_id else {}),
-            state_listener=lambda _, __: self._tell(),
-            worker_listener=self._worker_listener,
-            restore_listener=self._restore_listener,
+            settings,
+            state_listener=state_listener,
+            worker_listener=worker_listener,
+            restore_listener=restore_listener,
             uncaught_error_handler=self._uncaught_error_handler,
             clock=self._clock,
             probe=self._probe,
+        )
+
+    def _add_thread(self, index: int) -> ThreadHandle:
+        """Create an added worker with a number."""
+        worker_id = self.config.worker_id
+        made = self._copy(
+            over(self._settings, {"worker.id": f"{worker_id}-{index}"} if worker_id else {}),
+            state_listener=lambda _, __: self._notify(),
+            worker_listener=self._worker_listener,
+            restore_listener=self._restore_listener,
         )
         made._index, made._pause = index, self._pause
         made._log = self._log.bind(worker_index=index)
@@ -339,7 +350,7 @@ class KafkaStreams:
             Traceback (most recent call last):
                 ...
             TimeoutError: the application copy does not run after 0.05 s: no broker of \
-localhost:1 has answered yet. It goes on to try in the background; end it with close()
+localhost:1 has answered yet. It continues to start in the background; stop it with close()
             >>> app.close()
         """
         if not isinstance(wait, (bool, timedelta)):
@@ -349,7 +360,7 @@ localhost:1 has answered yet. It goes on to try in the background; end it with c
             )
         refuse_while_loading(self.config.application_id)
         if self._thread is not None:
-            raise RuntimeError("the application was started before; make a new KafkaStreams")
+            raise RuntimeError("the application was started before. Create a new KafkaStreams")
         self._thread = threading.Thread(
             target=self._run_quietly, name=f"headrace-{self.config.application_id}"
         )
@@ -367,7 +378,8 @@ localhost:1 has answered yet. It goes on to try in the background; end it with c
             assert within_s is not None
             raise TimeoutError(
                 f"the application {self.config.application_id} does not run after {within_s:g} s: "
-                f"{self._awaited(state)}. It goes on to try in the background; end it with close()"
+                f"{self._awaited(state)}. It continues to start in the background; stop it with "
+                "close()"
             )
         self.close()
         raise RuntimeError(f"the application {self.config.application_id} was closed before it ran")
@@ -399,15 +411,15 @@ localhost:1 has answered yet. It goes on to try in the background; end it with c
         """
         self._stop(leave_group)
         thread, here = self._thread, threading.current_thread()
-        if thread is None or thread is here or self._crew.has_thread(here):
+        if thread is None or thread is here or self._threads.has_thread(here):
             return
         own_s = self.config.shutdown_timeout_ms / 1000
         seconds = own_s if timeout is None else timeout.total_seconds()
         thread.join(seconds)
         if thread.is_alive():
             raise TimeoutError(
-                f"the application did not stop within {seconds:g} s; a user function may take "
-                "long, or the brokers do not answer"
+                f"the application did not stop within {seconds:g} s: a user function may take "
+                "long, or the brokers do not answer. Call close() again to wait longer"
             )
         failure, self._failure = self._failure, None
         if failure is not None:
@@ -436,16 +448,16 @@ localhost:1 has answered yet. It goes on to try in the background; end it with c
 
     def _run(self) -> None:
         if self._own is not State.CREATED:
-            raise RuntimeError("the application ran before; make a new KafkaStreams")
+            raise RuntimeError("the application ran before. Create a new KafkaStreams")
         try:
             if not self._stopping.is_set():
                 self._become(State.CONNECTING)
-                self._crew.beside(self._work_until_stopped)
+                self._threads.run_with(self._work_until_stopped)
             self._become(State.PENDING_SHUTDOWN)
             self._become(State.NOT_RUNNING)
         except BaseException as error:
             self._failed = error
-            if self._logs_failure and error is not self._crew.failure:
+            if self._logs_failure and error is not self._threads.failure:
                 full = self.config.log_errors == "full"
                 log_failure(self._log, describe_failure(error, full=full))
             self._become(State.PENDING_ERROR)
@@ -472,8 +484,8 @@ localhost:1 has answered yet. It goes on to try in the background; end it with c
         contact = BrokerContact(
             self.config.admin_config(),
             self._log,
-            on_lost=self._lose,
-            on_reached=self._find,
+            on_lost=self._on_brokers_lost,
+            on_reached=self._on_brokers_found,
             say=self._on_unreached,
             stopping=self._stopping.is_set,
         )
@@ -574,7 +586,7 @@ localhost:1 has answered yet. It goes on to try in the background; end it with c
 
     def _stop(self, leave: bool | None = None) -> None:
         self._stopping.set()
-        self._crew.stop(leave)
+        self._threads.stop(leave)
         if self._worker is not None:
             self._worker.stop(leave=leave)
 
@@ -584,14 +596,14 @@ localhost:1 has answered yet. It goes on to try in the background; end it with c
             self._before_lost = None
             self._become(State.REBALANCING)
 
-    def _lose(self) -> None:
+    def _on_brokers_lost(self) -> None:
         """Handle the loss of all brokers; called in another thread than the worker's."""
         with self._lock:
             if self._own.works:
                 self._before_lost = self._own
                 self._become(State.CONNECTING)
 
-    def _find(self) -> None:
+    def _on_brokers_found(self) -> None:
         """Handle the return of a broker; the worker may have changed the state since the loss."""
         with self._lock:
             before, self._before_lost = self._before_lost, None
@@ -623,12 +635,12 @@ localhost:1 has answered yet. It goes on to try in the background; end it with c
                 return
             assert self._own.may_become(state), f"{self._own} -> {state}"
             self._own = state
-        self._tell()
+        self._notify()
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         """Call the state listener if the state of all workers together has changed."""
         with self._lock:  # serializes calls of the listener
-            old, state = self._state, self._crew.state_with(self._own)
+            old, state = self._state, self._threads.state_with(self._own)
             if state is old:
                 return
             self._state = state
@@ -637,12 +649,12 @@ localhost:1 has answered yet. It goes on to try in the background; end it with c
             if self._state_listener is not None:
                 self._state_listener(state, old)
 
-    def _asked(self) -> dict[int, Ask] | None:
+    def _query_functions(self) -> dict[int, Ask] | None:
         if not self._state.works:
             return None
         return {
             index: one.ask
-            for index, one in {0: self.query_queue, **self._crew.query_queues()}.items()
+            for index, one in {0: self.query_queue, **self._threads.query_queues()}.items()
         }
 
     def add_worker(self) -> str | None:
@@ -667,7 +679,7 @@ localhost:1 has answered yet. It goes on to try in the background; end it with c
             >>> app.add_worker() is None  # it does not run
             True
         """
-        return self._crew.add() if self._state.works else None
+        return self._threads.add() if self._state.works else None
 
     def remove_worker(self, timeout: timedelta | None = None) -> str | None:
         """Stop the added worker with the highest number: it commits and leaves the group.
@@ -684,10 +696,10 @@ localhost:1 has answered yet. It goes on to try in the background; end it with c
         Raises:
             TimeoutError: it did not stop in time, and continues to stop in the background.
         """
-        return self._crew.remove(timeout) if self._state.works else None
+        return self._threads.remove(timeout) if self._state.works else None
 
     def _require_working(self) -> None:
-        failure = self._failed or self._crew.failure
+        failure = self._failed or self._threads.failure
         if failure is not None:
             reason = describe_failure(failure, full=self.config.log_errors == "full").reason
             raise ApplicationFailedError(self.config.application_id, reason) from failure
@@ -706,8 +718,8 @@ localhost:1 has answered yet. It goes on to try in the background; end it with c
                     self.config,
                     self._plans,
                     self._global_plans,
-                    facts=self._told,
-                    workers=self._asked,
+                    facts=self._snapshot,
+                    workers=self._query_functions,
                     require_working=self._require_working,
                 )
             return self._queries
@@ -807,7 +819,7 @@ localhost:1 has answered yet. It goes on to try in the background; end it with c
             >>> worker.state, worker.facts
             ('created', None)
         """
-        return self._told()
+        return self._snapshot()
 
     def tasks(self) -> tuple[TaskSnapshot, ...]:
         """Return the tasks of this process; see `metrics`."""

@@ -265,8 +265,8 @@ class GlobalTableLostError(FatalClientError):
 
     def __str__(self) -> str:
         return (
-            f"the rows of global table {self.store} must be read anew: {self.reason}; start the "
-            "application again, which does so"
+            f"the rows of global table {self.store} must be read again: {self.reason}. Restart the "
+            "application"
         )
 
 
@@ -369,9 +369,9 @@ class TopologyChangedError(StreamsError):
 
     Example:
         >>> print(TopologyChangedError(["store a is called b now: name it a"], "0f3c"))
-        the topology does not fit what is deployed, and nothing was started:
+        the topology does not fit the deployed topology, and nothing was started:
         - store a is called b now: name it a
-        To start all the same and lose that, set topology.change.accept=0f3c
+        To accept the loss and start, set topology.change.accept=0f3c
     """
 
     def __init__(self, changes: Iterable[str], code: str) -> None:
@@ -379,8 +379,8 @@ class TopologyChangedError(StreamsError):
         self.code = code
         lines = "".join(f"\n- {change}" for change in self.changes)
         super().__init__(
-            f"the topology does not fit what is deployed, and nothing was started:{lines}\n"
-            f"To start all the same and lose that, set topology.change.accept={code}"
+            f"the topology does not fit the deployed topology, and nothing was started:{lines}\n"
+            f"To accept the loss and start, set topology.change.accept={code}"
         )
 
 
@@ -397,9 +397,9 @@ class VersionConflictError(StreamsError):
     Example:
         >>> print(VersionConflictError("shop", ["w1"], ["topic a is assigned with b here and with \
 a there"]))
-        1 live member of group shop runs another version of the topology, and this one does not \
-run beside it: both would own the same partitions and double or lose output (topic a is assigned \
-with b here and with a there; members: w1). Stop all workers, then start the new version
+        1 live member of group shop runs another version of the topology, which excludes this \
+version: both would own the same partitions and double or lose output (topic a is assigned with b \
+here and with a there; members: w1). Stop all workers, then start the new version
     """
 
     def __init__(self, application_id: str, members: Sequence[str], reasons: Sequence[str]) -> None:
@@ -412,8 +412,8 @@ with b here and with a there; members: w1). Stop all workers, then start the new
         who = "1 live member" if len(members) == 1 else f"{len(members)} live members"
         return (
             f"{who} of group {application_id} {'runs' if len(members) == 1 else 'run'} another "
-            "version of the topology, and this one does not run beside "
-            f"{'it' if len(members) == 1 else 'them'}: both would own the same partitions and "
+            "version of the topology, which excludes this version: "
+            "both would own the same partitions and "
             f"double or lose output ({'; '.join(reasons)}; members: {', '.join(members)}). Stop "
             "all workers, then start the new version"
         )
@@ -450,8 +450,8 @@ class MemberFencedError(StreamsError):
 
 
 STATE_REBUILT = (
-    "nothing is lost: the rows come from the changelogs, but those of stores that have none; act "
-    "if it comes again: then look at the disk"
+    "nothing is lost, except rows of stores without a changelog. Act if it repeats: then check the "
+    "disk"
 )
 """What to do about the event state_rebuilt."""
 
@@ -489,7 +489,7 @@ class RestoreLostError(StreamsError):
         super().__init__(tuple(self.tasks), reason)
 
     def __str__(self) -> str:
-        return f"the restore of task {', '.join(sorted(self.tasks))} begins anew: {self.reason}"
+        return f"the restore of task {', '.join(sorted(self.tasks))} restarts: {self.reason}"
 
 
 class OutcomeUnknownError(StreamsError):
@@ -559,9 +559,8 @@ class OffsetLostError(StreamsError):
     def __str__(self) -> str:
         return (
             f"the next offset of {self.where} is not on the broker ({self.reason}): records were "
-            "deleted before they were read, the topic is a new one, or somebody set the offset "
-            "beyond its end; decide where to go on, stop all workers and set the group's offset "
-            "there with headrace offsets set"
+            "deleted before they were read, the topic was re-created, or the offset was set beyond "
+            "its end. Choose an offset, stop all workers and set it with headrace offsets set"
         )
 
 

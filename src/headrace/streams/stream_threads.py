@@ -47,7 +47,7 @@ class ThreadHandle:
 @dataclass(slots=True, eq=False)
 class _AddedWorker:
     index: int
-    hand: ThreadHandle
+    handle: ThreadHandle
     thread: threading.Thread = field(init=False)
     leaves: bool = False
     """Whether it is being removed."""
@@ -90,7 +90,7 @@ class StreamThreads:
     def processed(self) -> int:
         """Number of records that added workers have processed, including removed workers."""
         with self._lock:
-            return self._processed_before + sum(one.hand.processed() for one in self._members)
+            return self._processed_before + sum(one.handle.processed() for one in self._members)
 
     def add(self) -> str | None:
         """Start another worker; return its name, or None if the application is stopping."""
@@ -115,15 +115,15 @@ class StreamThreads:
                 return None
             member = staying[-1]
             member.leaves = True
-        member.hand.stop(True)
+        member.handle.stop(True)
         if member.thread is threading.current_thread():
             return member.thread.name  # it ends when it comes back to its loop
         seconds = self._timeout_s if timeout is None else timeout.total_seconds()
         member.thread.join(seconds)
         if member.thread.is_alive():
             raise TimeoutError(
-                f"worker {member.thread.name} did not stop within {seconds:g} s; a user function "
-                "may take long, or the brokers do not answer. It ends when it can"
+                f"worker {member.thread.name} did not stop within {seconds:g} s: a user function "
+                "may take long, or the brokers do not answer. It stops in the background"
             )
         return member.thread.name
 
@@ -133,9 +133,9 @@ class StreamThreads:
             self._is_over = True
             members = tuple(self._members)
         for member in members:
-            member.hand.stop(leave)
+            member.handle.stop(leave)
 
-    def beside(self, work: Callable[[], None]) -> None:
+    def run_with(self, work: Callable[[], None]) -> None:
         """Run the own worker; then stop the added workers, wait, and raise their first error."""
         try:
             work()
@@ -153,19 +153,19 @@ class StreamThreads:
         """Return the state of the whole application: that of its least advanced worker."""
         if not own.works:
             return own
-        states = {own, *(member.hand.state() for member in tuple(self._members))}
+        states = {own, *(member.handle.state() for member in tuple(self._members))}
         return next((state for state in _LEAST_FIRST if state in states), own)
 
     def views(self) -> tuple[WorkerView, ...]:
         return tuple(_view(member) for member in tuple(self._members))
 
     def query_queues(self) -> dict[int, QueryQueue]:
-        return {member.index: member.hand.query_queue for member in tuple(self._members)}
+        return {member.index: member.handle.query_queue for member in tuple(self._members)}
 
     def _run(self, member: _AddedWorker) -> None:
         failure: BaseException | None = None
         try:
-            member.hand.run()
+            member.handle.run()
         except BaseException as error:  # the application raises it
             failure = error
         with self._lock:
@@ -174,12 +174,12 @@ class StreamThreads:
                 self.failure, self._is_over = failure, True
             if member.leaves:
                 self._members.remove(member)
-                self._processed_before += member.hand.processed()
+                self._processed_before += member.handle.processed()
         if is_first:
             self._failed()
         self._changed()
 
 
 def _view(member: _AddedWorker) -> WorkerView:
-    view = replace(member.hand.view(), index=member.index)
+    view = replace(member.handle.view(), index=member.index)
     return view if member.thread.is_alive() else replace(view, pid=None)

@@ -77,7 +77,7 @@ def test_the_page_shows_the_exit_codes() -> None:
 def test_an_application_that_is_not_there_is_named(tmp_path: Path) -> None:
     result = invoke(f"{tmp_path}/none.py:app")
     assert result.exit_code == ExitCode.CONFIGURATION
-    assert "there is no file" in result.output
+    assert "does not exist" in result.output
 
 
 @pytest.mark.parametrize(

@@ -27,11 +27,11 @@ def test_a_pattern_that_matches_nothing_is_an_error(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("target", "said"),
     [
-        ("none.py:connect", "there is no file none.py"),
+        ("none.py:connect", "file none.py does not exist"),
         ("shop_db.py:none", "has no attribute 'none'; it must be a function without arguments"),
-        ("shop_db.py:NUMBER", "is a int; name a function"),
+        ("shop_db.py:NUMBER", "is a int. Name a function"),
         ("shop_db:connect2", "has no attribute 'connect2'"),
-        ("connect", "names no function; write module:function or path/to/file.py:function"),
+        ("connect", "does not name a function. Write module:function or path/to/file.py:function"),
     ],
 )
 def test_what_makes_no_connection_is_said(

@@ -118,12 +118,12 @@ def test_a_file_elsewhere_imports_what_is_beside_it(save: Save) -> None:
 @pytest.mark.parametrize(
     ("target", "said"),
     [
-        ("my_app", "names no application"),
-        (":app", "names no application"),
-        ("my_app:", "names no application"),
-        ("no_app:app", "there is no module 'no_app'"),
-        ("no_pkg.my_app:app", "there is no module 'no_pkg.my_app'"),
-        ("no_app.py:app", "there is no file no_app.py"),
+        ("my_app", "does not name an application"),
+        (":app", "does not name an application"),
+        ("my_app:", "does not name an application"),
+        ("no_app:app", "no module 'no_app' is installed"),
+        ("no_pkg.my_app:app", "no module 'no_pkg.my_app' is installed"),
+        ("no_app.py:app", "file no_app.py does not exist"),
         ("my_app:missing", "has no attribute 'missing'"),
         ("my_app:number", "is a int, not a KafkaStreams"),
         ("my_app:make_none", "returned a NoneType, not a KafkaStreams"),
@@ -254,12 +254,12 @@ def test_a_module_that_is_called_as_one_of_pythons_own_is_named(
     save(mine, "secret_of_mine = 5\n")
     save("shadowing_app.py", f"{imported}\n{APP}")
     name = mine.partition("/")[0].removesuffix(".py")
-    said = rf"{name} is a module of Python itself, which comes before .*{name}.*: give yours anoth"
+    said = rf"Rename .*{name}.*, because {name} is a module of Python itself, which prec"
     with pytest.raises(ApplicationError, match=said):
         load_app(target)
 
 
 def test_a_name_that_python_alone_has_is_no_collision(save: Save) -> None:
     save("plain_app.py", f"from token import no_such_name\n{APP}")
-    with pytest.raises(ApplicationError, match=r"cannot import name .*; correct the code"):
+    with pytest.raises(ApplicationError, match=r"cannot import name .*\. Correct the code"):
         load_app("plain_app.py:app")

@@ -119,7 +119,7 @@ def test_of_several_one_has_to_be_named(tmp_path: Path) -> None:
         place = f"--state-dir={tmp_path}"
         code, said = headrace("scale", "2", place)
         assert code == 1
-        assert "several run here: shop (process" in said
+        assert "several applications run here: shop (process" in said
         assert "--application" in said
         assert headrace("scale", "2", place, "--application=till")[0] == 0
     assert (shop.done, till.done) == ([], [2])

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 def add_import_path(directory: Path) -> None:
     if str(directory) not in sys.path:
-        sys.path.insert(_behind_standard_library(), str(directory))
+        sys.path.insert(_after_standard_library(), str(directory))
 
 
 def standard_module(name: str) -> bool:
@@ -42,7 +42,7 @@ def standard_module(name: str) -> bool:
     return name in sys.stdlib_module_names
 
 
-def _behind_standard_library() -> int:
+def _after_standard_library() -> int:
     own = {Path(sysconfig.get_path(kind)) for kind in ("stdlib", "platstdlib")}
     own |= {place / "lib-dynload" for place in own}
     last = [index for index, place in enumerate(sys.path) if Path(place) in own]
@@ -50,7 +50,7 @@ def _behind_standard_library() -> int:
 
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
-_AN_APP = "a KafkaStreams, or a function without arguments that returns one"
+_AN_APP = "a KafkaStreams, or a function without arguments that returns a KafkaStreams"
 
 
 def load_app(target: str, beside: Mapping[str, Any] = _NOTHING) -> KafkaStreams:
@@ -61,18 +61,18 @@ def load_app(target: str, beside: Mapping[str, Any] = _NOTHING) -> KafkaStreams:
     a named file. `beside` overrides its settings; it is applied on creation if its own settings
     lack required settings.
     """
-    place, path = _halves(target, "application", "module:attribute, such as word_count:app")
+    place, path = _halves(target, "an application", "module:attribute, such as word_count:app")
     with loading_of(target, beside):
         return _as_app(_found(place, path, _AN_APP), target)
 
 
 def load_function(target: str) -> Callable[[], Any]:
     """Import a function without arguments, with the import path of applications."""
-    place, path = _halves(target, "function", "module:function or path/to/file.py:function")
+    place, path = _halves(target, "a function", "module:function or path/to/file.py:function")
     found = _found(place, path, "a function without arguments")
     if not callable(found):
         raise ApplicationError(
-            f"{target} is a {type(found).__name__}; name a function without arguments"
+            f"{target} is a {type(found).__name__}. Name a function without arguments"
         )
     made: Callable[[], Any] = found
     return made
@@ -81,7 +81,7 @@ def load_function(target: str) -> Callable[[], Any]:
 def _halves(target: str, what: str, how: str) -> tuple[str, str]:
     place, colon, path = target.rpartition(":")
     if not (place and colon and path):
-        raise ApplicationError(f"{target!r} names no {what}; write {how}")
+        raise ApplicationError(f"{target!r} does not name {what}. Write {how}")
     return place, path
 
 
@@ -99,9 +99,7 @@ def _found(place: str, path: str, what: str) -> object:
 
 def _whose(place: str) -> str:
     is_python_s = standard_module(place.partition(".")[0])
-    return (
-        ", which is a module of Python itself: give yours another name; it" if is_python_s else ""
-    )
+    return ", which is a module of Python itself (rename your module); it" if is_python_s else ""
 
 
 def _as_app(found: object, target: str) -> KafkaStreams:
@@ -113,21 +111,19 @@ def _as_app(found: object, target: str) -> KafkaStreams:
             made = found()
         except SystemExit as error:
             raise ApplicationError(
-                f"{target} ends the interpreter when it is called (status {_status(error)}); "
-                "return a KafkaStreams, or raise an exception that says what is wrong"
+                f"{target} ends the interpreter when it is called (status {_status(error)}). "
+                "Return a KafkaStreams, or raise an exception with the reason"
             ) from error
         except TypeError as error:
             if error.__traceback__ is not None and error.__traceback__.tb_next is not None:
                 raise  # raised inside the function
             raise ApplicationError(
-                f"{target} cannot be called without arguments ({error}); name a KafkaStreams, or "
-                "a function without arguments that returns one"
+                f"{target} cannot be called without arguments ({error}). Name {_AN_APP}"
             ) from error
     if not isinstance(made, KafkaStreams):
         what = "returned" if callable(found) else "is"
         raise ApplicationError(
-            f"{target} {what} a {type(made).__name__}, not a KafkaStreams; name a KafkaStreams, or "
-            "a function without arguments that returns one"
+            f"{target} {what} a {type(made).__name__}, not a KafkaStreams. Name {_AN_APP}"
         )
     return made
 
@@ -144,8 +140,8 @@ def _import(place: str) -> ModuleType:
         if error.name is None or not f"{place}.".startswith(f"{error.name}."):
             raise _broken(place, error) from error
         raise ApplicationError(
-            f"there is no module {place!r} in {Path.cwd()} or among what is installed; start in "
-            "its directory, or name the file: path/to/file.py:app"
+            f"no module {place!r} is installed or in {Path.cwd()}. Start in its directory, or name "
+            "the file: path/to/file.py:app"
         ) from error
     except (StreamsError, TopologyError):
         raise
@@ -155,18 +151,18 @@ def _import(place: str) -> ModuleType:
 
 def _import_file(path: Path) -> ModuleType:
     if not path.is_file():
-        raise ApplicationError(f"there is no file {path} in {Path.cwd()}")
+        raise ApplicationError(f"file {path} does not exist in {Path.cwd()}")
     # The directory that is added last precedes the other.
     add_import_path(Path.cwd())
     add_import_path(path.parent.absolute())
     if standard_module(path.stem):
         raise ApplicationError(
-            f"{path} has the name of a module of Python itself, which it would stand in for; give "
-            "the file another name"
+            f"{path} has the name of a module of Python itself, which it would replace. Rename the "
+            "file"
         )
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:
-        raise ApplicationError(f"{path} is not a Python file; its name must end with .py")
+        raise ApplicationError(f"{path} is not a Python file. Its name must end with .py")
     module = importlib.util.module_from_spec(spec)
     sys.modules[path.stem] = module
     try:
@@ -182,8 +178,8 @@ def _import_file(path: Path) -> ModuleType:
 
 def _ends_the_interpreter(place: str, error: SystemExit) -> ApplicationError:
     return ApplicationError(
-        f"{place} ends the interpreter when it is imported (status {_status(error)}); put what "
-        'only the program itself does behind: if __name__ == "__main__":'
+        f"{place} ends the interpreter when it is imported (status {_status(error)}). Move the "
+        'code of the program under: if __name__ == "__main__":'
     )
 
 
@@ -199,13 +195,13 @@ def _broken(place: str, error: Exception) -> ApplicationError:
         frame for frame in every if not frame.filename.startswith("<frozen")
     ]
     where = f" at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
-    said: object = error
+    reason: object = error
     if isinstance(error, SyntaxError) and error.filename and Path(error.filename).is_file():
-        said, line = error.msg, "" if error.lineno is None else f":{error.lineno}"
+        reason, line = error.msg, "" if error.lineno is None else f":{error.lineno}"
         where = f" at {error.filename}{line}"  # code that never ran, so no frame contains it
-    what = _shadowed(error, place) or "correct the code"
+    what = _shadowed(error, place) or "Correct the code"
     return ApplicationError(
-        f"{place} cannot be imported: {type(error).__name__}: {said}{where}; {what}"
+        f"{place} cannot be imported: {type(error).__name__}: {reason}{where}. {what}"
     )
 
 
@@ -223,7 +219,6 @@ def _shadowed(error: Exception, place: str) -> str | None:
         for mine in (directory / f"{top}.py", directory / top):
             if mine.exists():
                 return (
-                    f"{top} is a module of Python itself, which comes before {mine}: give yours "
-                    "another name"
+                    f"Rename {mine}, because {top} is a module of Python itself, which precedes it"
                 )
     return None

@@ -58,7 +58,7 @@ class ControlServer:
             self._log.warning(
                 "control_unavailable",
                 reason=f"{folder}: {error.strerror}",
-                advice="headrace scale and log-level do not reach this process; the rest goes on",
+                advice="headrace scale and log-level do not reach this process; the rest works",
             )
 
     def close(self) -> None:
@@ -98,7 +98,7 @@ class ControlServer:
         except (CommandRefusedError, ValueError) as error:
             return {"refused": str(error)}
         except TimeoutError:
-            return {"refused": "the supervisor does not answer; it may be stopping"}
+            return {"refused": "the supervisor does not answer and may be stopping"}
 
     def _remove_dead(self, folder: Path) -> None:
         for path in folder.glob("*.sock"):
@@ -149,7 +149,7 @@ def _wish(line: bytes) -> Wish:
         case {"log_level": str(level)}:
             logs.level_number(level)
             return lambda supervisor: supervisor.change_log_level(level)
-    raise ValueError("this version of headrace does not know what is asked of it")
+    raise ValueError("this version of headrace does not know the request")
 
 
 class ControlError(StreamsError):
@@ -177,10 +177,10 @@ class Running:
                 caller.sendall(line)
                 answer = json.loads(caller.makefile().readline() or "{}")
         except (OSError, ValueError) as error:
-            raise ControlError(f"{self} does not answer: {error}; try it again") from error
+            raise ControlError(f"{self} does not answer: {error}. Try again") from error
         if "said" not in answer:
             why = answer.get("refused", "it ended meanwhile")
-            raise ControlError(f"{self} does not do it: {why}")
+            raise ControlError(f"{self} refuses the request: {why}")
         return f"{self}: {answer['said']}"
 
 
@@ -196,18 +196,18 @@ def find_running(
                 found.append(one)
         except PermissionError as error:
             raise ControlError(
-                f"{one} is another user's: call this as the user that runs it"
+                f"{one} is run by another user. Run this command as that user"
             ) from error
     if not found:
         what = "application" if application is None else application
         of = "" if process is None else f" as process {process}"
         raise ControlError(
-            f"no {what} is run{of} by `headrace run` on this host with its state in {state_dir}; "
-            "its setting state.dir may be another one: give it as --state-dir"
+            f"no {what} is run{of} by `headrace run` on this host with state.dir {state_dir}. Set "
+            "--state-dir, if its state.dir differs"
         )
     if len(found) > 1:
         raise ControlError(
-            f"several run here: {', '.join(map(str, found))}; say which one with --application "
-            "or --process"
+            f"several applications run here: {', '.join(map(str, found))}. Set --application or "
+            "--process"
         )
     return found[0]

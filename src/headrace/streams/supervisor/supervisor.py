@@ -85,7 +85,7 @@ class HeartbeatMonitor:
         )
 
     def _begin(self, worker: WorkerStatus, now_s: float) -> None:
-        assert worker.facts is not None, "what has never told anything is not silent"
+        assert worker.facts is not None, "a worker without a report is not unresponsive"
         self._silent[worker.index] = worker.pid, worker.facts.at_s
         self._log.warning(
             "worker_silent",
@@ -246,10 +246,10 @@ class Supervisor:
     """Earliest time to log again that no broker is reached."""
     _waiting: set[int] = field(init=False, default_factory=set)
     """Workers that reach no broker."""
-    _said: set[tuple[str, str, str]] = field(init=False, default_factory=set)
+    _logged: set[tuple[str, str, str]] = field(init=False, default_factory=set)
     """Kinds of worker failures that were logged."""
-    _wishes: SimpleQueue[_Wish] = field(init=False, default_factory=SimpleQueue)
-    _silences: HeartbeatMonitor = field(init=False)
+    _commands: SimpleQueue[_Command] = field(init=False, default_factory=SimpleQueue)
+    _heartbeats: HeartbeatMonitor = field(init=False)
     _level: str | None = field(init=False, default=None)
     """Changed log level; None if it was not changed."""
 
@@ -259,7 +259,7 @@ class Supervisor:
             _Slot(WorkerStatus(index), Restarts(self.limits, self.random), now_s)
             for index in range(self.workers)
         ]
-        self._silences = HeartbeatMonitor(self.log, now_s)
+        self._heartbeats = HeartbeatMonitor(self.log, now_s)
         self.board = self._board(now_s)
 
     def run(self, wait: Callable[[], None]) -> ExitCode:
@@ -276,20 +276,20 @@ class Supervisor:
 
     def turn(self) -> bool:
         """Handle signals, commands, reports and restarts; return whether all workers have ended."""
-        self._obey_signals()
-        self._fulfil_wishes()
+        self._handle_signals()
+        self._run_commands()
         for slot in self._slots:
             if slot.process is not None:
-                self._look_at(slot, slot.process)
+                self._read_reports(slot, slot.process)
         now_s = self.monotonic()
         for slot in self._slots:
             if slot.start_at_s is not None and now_s >= slot.start_at_s and self._may_start(slot):
                 self._start(slot)
         if self._kill_at_s is not None and now_s >= self._kill_at_s:
             self._kill_all(_NOT_CLOSED)
-        self._see_off(now_s)
+        self._remove_left(now_s)
         statuses = [slot.status for slot in self._slots]
-        self._silences.look(statuses, now_s)
+        self._heartbeats.look(statuses, now_s)
         self._kill_unresponsive(now_s)
         self.display.show(statuses, now_s)
         self.board = self._board(now_s)
@@ -331,7 +331,7 @@ class Supervisor:
             slot.process.set_log_level(self._level)
         self.log.info("worker_started", worker_index=slot.index, pid=slot.process.pid)
 
-    def _look_at(self, slot: _Slot, process: WorkerProcess) -> None:
+    def _read_reports(self, slot: _Slot, process: WorkerProcess) -> None:
         code = process.poll()
         # After `poll`, so that no report of an ended process is missed.
         for report in process.reports():
@@ -390,8 +390,8 @@ class Supervisor:
 
     def _failed(self, slot: _Slot, failure: FailureReport) -> None:
         """Log a failure, unless another worker has failed at the same place in the same way."""
-        if failure.kind not in self._said:
-            self._said.add(failure.kind)
+        if failure.kind not in self._logged:
+            self._logged.add(failure.kind)
             log_failure(self.log, failure, worker_index=slot.index)
 
     def _unreached(self, slot: _Slot, report: Unreached) -> None:
@@ -428,7 +428,7 @@ class Supervisor:
 
     # -- all workers ---------------------------------------------------------------------------
 
-    def _obey_signals(self) -> None:
+    def _handle_signals(self) -> None:
         while self._asked:
             number, at_s = self._asked.pop(0)
             name = signal.Signals(number).name
@@ -471,7 +471,7 @@ class Supervisor:
         """Kill workers whose process does not run; their end counts as a crash."""
         for slot in self._slots:
             pid = None if slot.process is None else slot.process.pid
-            if pid != slot.killed_pid and pid in self._silences.lasting(self._max_poll_s, now_s):
+            if pid != slot.killed_pid and pid in self._heartbeats.lasting(self._max_poll_s, now_s):
                 slot.killed_pid = pid
                 self._kill(slot, _UNRESPONSIVE, is_final=False)
 
@@ -480,13 +480,13 @@ class Supervisor:
     def ask(self, wish: Callable[[Supervisor], str]) -> Future[str]:
         """Queue a command for the next turn; the future gets its result or error. Thread-safe."""
         answer: Future[str] = Future()
-        self._wishes.put((wish, answer))
+        self._commands.put((wish, answer))
         return answer
 
-    def _fulfil_wishes(self) -> None:
+    def _run_commands(self) -> None:
         while True:
             try:
-                wish, answer = self._wishes.get_nowait()
+                wish, answer = self._commands.get_nowait()
             except Empty:
                 return
             try:
@@ -537,7 +537,7 @@ class Supervisor:
                 slot.process.set_log_level(level)
         return logs.LEVEL_SAID.format(level=level)
 
-    def _see_off(self, now_s: float) -> None:
+    def _remove_left(self, now_s: float) -> None:
         """Kill leaving workers that are overdue, and remove workers that have left."""
         for slot in self._slots:
             if slot.leave_by_s is not None and now_s >= slot.leave_by_s and not slot.killed:
@@ -545,7 +545,7 @@ class Supervisor:
         self._slots = [s for s in self._slots if s.leave_by_s is None or not s.is_over]
 
 
-_Wish = tuple[Callable[[Supervisor], str], Future[str]]
+_Command = tuple[Callable[[Supervisor], str], Future[str]]
 
 
 def _counted(workers: int) -> str:
