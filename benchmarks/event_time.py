@@ -100,7 +100,9 @@ def main(
         if names and "latency" not in names:
             return
         runners = [own([f"stream.time={one}"]) for one in (SLOWEST, FASTEST)]
-        for latency in measured(place, rate, seconds, runners, pairs, applications=("moved_last",)):
+        for latency in measured(
+            place, rate, seconds, runners, pairs, applications=("moved_last_windows",)
+        ):
             click.echo(
                 f"{latency.who}: p50 {latency.p50:.0f} ms, p99 {latency.p99:.0f} ms, "
                 f"p99.9 {latency.p999:.0f} ms"

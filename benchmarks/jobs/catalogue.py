@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from benchmarks.jobs import foreign_keys, joins, orders, reduce, sessions, sums, windows, words
 from benchmarks.jobs.last_value import last_value
-from benchmarks.jobs.moved import MOVED_WINDOWS, moved_last, moved_sum
+from benchmarks.jobs.moved import MOVED_WINDOWS, moved_last_windows, moved_sum
 
 _TUMBLING, _SLIDING = windows.JOBS
 
@@ -27,6 +27,6 @@ TOPOLOGIES = {
     **{job.kind: job.topology for job in JOBS.values()},
     "last_value": last_value,
     "moved_sum": moved_sum,
-    "moved_last": moved_last,
+    "moved_last_windows": moved_last_windows,
     MOVED_WINDOWS.kind: MOVED_WINDOWS.topology,
 }

@@ -84,13 +84,14 @@ def moved_readings(count: int) -> Made:
     return Made({"in": rows}, made.expected)
 
 
-def moved_last(source: str, output: str) -> Topology:
-    """Keep the last value of each key behind a repartition topic, and write it on."""
+def moved_last_windows(source: str, output: str) -> Topology:
+    """Keep the last value of each key and hour behind a repartition topic, and write it on."""
     builder = StreamsBuilder()
     (
         builder.stream(topic(source, "in"))
         .select_key(lambda key, _: key[::-1])
         .group_by_key(name="by-key")
+        .windowed_by(TimeWindows(size=timedelta(hours=1)))
         .reduce(lambda _, value: value, store="last")
         .to_stream()
         .to(output)
