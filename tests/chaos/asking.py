@@ -52,9 +52,9 @@ class NotingAsker(Asker):
         self.found = super().ask(store, path, given, body)
         return self.found
 
-    def _note(self, store: str, places: Any) -> None:
+    def _remember(self, store: str, places: Any) -> None:
         self.places = [*places]
-        super()._note(store, self.places)
+        super()._remember(store, self.places)
 
 
 class Client(threading.Thread):

@@ -144,7 +144,7 @@ def test_no_request_is_answered_with_500(
         ("/health/ready?within=" + "9" * 400 + "h", None, "within is"),
         ("/api/stores/counts/get?key=k1&key=k2", None, "more than once"),
         ("/api/stores/counts/changes?from=end&from=end", None, "more than once"),
-        ("/api/stores/counts/range?piece=true&partitions=0&piece_of=zz", None, "piece_of is"),
+        ("/api/stores/counts/range?piece=true&partitions=0&piece_of=zz", None, "piece_of must be"),
     ],
 )
 def test_what_is_wrong_is_named(

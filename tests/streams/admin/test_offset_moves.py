@@ -173,9 +173,7 @@ def test_what_would_be_set_is_said_with_what_follows() -> None:
         in said
     )
     assert "offset 30 is left out" in "\n".join(lines(planned(HERE, OffsetTarget("offset", 31))))
-    assert "it is not known up to" in "\n".join(
-        lines(planned(at(None), OffsetTarget("latest")))
-    )
+    assert "it is not known up to" in "\n".join(lines(planned(at(None), OffsetTarget("latest"))))
     assert "in-0  41 (beyond the end) -> 40" in "\n".join(
         lines(planned(at(41), OffsetTarget("latest")))
     )

@@ -209,7 +209,10 @@ def test_a_restore_that_was_broken_off_is_told_and_the_other_partitions_are_coun
     for question in (("scan", "counts"), ("export", "counts"), ("get", "counts", "other")):
         found = run(*question, *here)
         assert found.exit_code != 0, question
-        assert "a restore of its rows was broken off, so some are old; no worker" in found.stderr
+        assert (
+            "a restore of its rows was interrupted, so some rows are old, and no worker"
+            in found.stderr
+        )
     assert run("get", "counts", "the", *here).exit_code == 0
     rows = {line.split()[0]: line.split() for line in run("list", *here).stdout.splitlines()[1:]}
     assert (rows["counts"][4], rows["counts"][-1]) == (str(whole), "~2")
@@ -228,9 +231,11 @@ def test_the_files_of_a_stopped_application_are_read_and_their_age_is_said_once(
 def test_what_is_wrong_is_one_sentence(target: str, tmp_path: Path) -> None:
     found = run("get", "count", "the", "--app", target)
     assert found.exit_code != 0
-    assert found.stderr.startswith("Error: asked has no store 'count'; there are: counts, empty")
+    assert found.stderr.startswith(
+        "Error: asked has no store 'count'. Use a store that it has: counts, empty"
+    )
     found = run("get", "held", "the", "--app", target)
-    assert "kept in the memory of the workers" in found.stderr
+    assert "is in the memory of the workers" in found.stderr
     found = run("get", "counts", "the", "--as-of", "5", "--app", target)
     assert "is not versioned" in found.stderr
     found = run("get", "counts", "the", "--app", target, "--state-dir", str(tmp_path / "none"))
@@ -251,7 +256,7 @@ def test_what_a_host_refuses_is_said_in_the_words_of_the_command(tmp_path: Path)
             found = run(*asked, *served)
             assert found.exit_code != 0
             assert (
-                "a token is required; name the file that holds it: --http-token-file FILE"
+                "a token is required. Name the file that contains it: --http-token-file FILE"
                 in found.stderr
             )
             assert "token=" not in found.stderr
@@ -262,7 +267,7 @@ def test_what_a_host_refuses_is_said_in_the_words_of_the_command(tmp_path: Path)
         assert "--http-token-file" in found.stderr
         own = ("--http-token-file", str(token_file))
         found = run("get", "counts", "k" * 70_000, *served, *own)
-        assert found.stderr.endswith("are the most; ask on the host itself, with --app\n")
+        assert found.stderr.endswith("are allowed. Query on its host, with --app\n")
 
 
 CHANGELOG = "asked-counts-changelog"
@@ -304,8 +309,7 @@ def test_what_cannot_be_watched_is_one_sentence(target: str, memory: MemoryFeeds
     found = run("watch", "counts", "--app", target, "--from", "0:99")
     assert found.exit_code != 0
     assert (
-        "was made anew since; begin anew with the rows, --snapshot, or --from beginning"
-        in found.stderr
+        "was re-created. Start again with the rows, --snapshot, or --from beginning" in found.stderr
     )
     assert (
         "--snapshot and --from exclude each other"

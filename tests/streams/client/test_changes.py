@@ -102,19 +102,19 @@ def test_what_cannot_be_followed_is_an_error_of_its_own(application: Connection)
     counts = application.store("counts")
     application._asker.timeout_s = 0.2
     for changes, kind, said in (
-        (application.store("none").changes(), NoSuchStoreError, "there are: counts"),
-        (application.store("loose").changes(), QueryError, "keeps no changelog"),
+        (application.store("none").changes(), NoSuchStoreError, "Use a store that it has: counts"),
+        (application.store("loose").changes(), QueryError, "has no changelog"),
         (
             counts.changes(position="0:99"),
             PositionGoneError,
-            "the position is wrong, or the topic was made anew",
+            "the position is wrong, or the topic was re-created",
         ),
-        (counts.changes(7), WrongQueryError, "those of serde string"),
+        (counts.changes(7), WrongQueryError, "use serde string"),
         (counts.changes(snapshot=True), NotReadableError, "has no rows of store 'counts'"),
     ):
         with closing(changes), pytest.raises(kind, match=said):
             next(changes)
-    with pytest.raises(WrongQueryError, match="say one of snapshot=True"):
+    with pytest.raises(WrongQueryError, match="snapshot=True, start= and position="):
         counts.changes(snapshot=True, start="beginning")
 
 

@@ -144,18 +144,26 @@ def test_keys_are_what_they_are_and_no_text_that_looks_so(application: Connectio
 @pytest.mark.parametrize(
     ("ask", "kind", "said"),
     [
-        (lambda a: a.store("count").get("k"), NoSuchStoreError, "there are: counts, documents"),
-        (lambda a: a.store("counts").get(5), WrongQueryError, "those of serde string"),
+        (
+            lambda a: a.store("count").get("k"),
+            NoSuchStoreError,
+            "Use a store that it has: counts, documents",
+        ),
+        (lambda a: a.store("counts").get(5), WrongQueryError, "use serde string"),
         (
             lambda a: [*a.store("pairs").prefix_scan(("u1",))],
             WrongQueryError,
-            "of tuples and lists ask for the range from one whole key",
+            "for tuples and lists, use a range between two",
         ),
-        (lambda a: a.store("counts").get(None), WrongQueryError, "no store has a key None"),
-        (lambda a: a.store("windows").get("k01"), WrongQueryError, "ask with fetch"),
-        (lambda a: [*a.store("counts").fetch("k01")], WrongQueryError, "ask with get"),
-        (lambda a: [*a.store("counts").fetch("k01", 5)], WrongQueryError, "ask with get"),
-        (lambda a: a.store("counts", value_type=str)["k01"], QueryError, "not of the types"),
+        (lambda a: a.store("counts").get(None), WrongQueryError, "a key must not be None"),
+        (lambda a: a.store("windows").get("k01"), WrongQueryError, "Use fetch"),
+        (lambda a: [*a.store("counts").fetch("k01")], WrongQueryError, "Use get"),
+        (lambda a: [*a.store("counts").fetch("k01", 5)], WrongQueryError, "Use get"),
+        (
+            lambda a: a.store("counts", value_type=str)["k01"],
+            QueryError,
+            "does not match the types",
+        ),
     ],
 )
 def test_what_is_wrong_is_an_error_of_its_own(
@@ -184,7 +192,7 @@ def test_hosts_that_do_not_answer_are_said(hosts: Hosts) -> None:
         pytest.raises(UnknownTokenError, match="the token is wrong"),
     ):
         application.store("counts").get("k01")
-    with pytest.raises(ConfigError, match="is asked at http://HOST:PORT"):
+    with pytest.raises(ConfigError, match="must be http://HOST:PORT"):
         connect("localhost:9464")
     with (
         connect("http://127.0.0.1:1", timeout=timedelta(milliseconds=200)) as application,
@@ -208,7 +216,9 @@ def test_nobody_goes_back(hosts: Hosts, application: Connection) -> None:
     assert at > 0
     asker._reached["counts"][row.partition] = at + 1_000
     asker.timeout_s = 0.2
-    with pytest.raises(NotReadableError, match="an earlier answer was further, and no answer go"):
+    with pytest.raises(
+        NotReadableError, match="an earlier answer was newer, and this host has not"
+    ):
         counts.get("k01")
     application.forget()
     assert counts["k01"] == 3
@@ -257,9 +267,9 @@ def test_the_command_asks_an_application_that_runs(hosts: Hosts, tmp_path: Path)
     text = run("list", *where).output
     assert "0,1" in next(line for line in text.splitlines() if line.startswith("counts"))
     assert "--app or --url is required, and not both." in run("list").stderr
-    assert "there are: counts" in run("get", "count", "k", *where).stderr
+    assert "Use a store that it has: counts" in run("get", "count", "k", *where).stderr
     found = run("scan", "counts", "--prefix", "k", "--reverse", *where)
-    assert "a prefix goes with neither" in found.stderr
+    assert "prefix excludes from, to and reverse" in found.stderr
 
 
 def test_a_key_that_is_too_long_for_an_address_is_found_all_the_same(hosts: Hosts) -> None:
@@ -271,6 +281,6 @@ def test_a_key_that_is_too_long_for_an_address_is_found_all_the_same(hosts: Host
         assert documents.get(LONG + "y") is None
         assert LONG in documents
         with pytest.raises(
-            WrongQueryError, match=r"2\d\d,\d+ characters of an address, and 60,000"
+            WrongQueryError, match=r"2\d\d,\d+ characters in its URL, and at most 60,000"
         ):
             next(documents.range(LONG, None))

@@ -128,7 +128,7 @@ def test_closing_ends_what_is_asked_again_and_again(monkeypatch: pytest.MonkeyPa
     thread, raised = in_thread(application, CALLS["get"])
     application.close()
     wait_until(lambda: not thread.is_alive(), what="its end")
-    assert "make another one" in str(raised[0])
+    assert "Open a new" in str(raised[0])
 
 
 def test_closing_ends_changes_that_another_thread_goes_through(scene: ServedChanges) -> None:
@@ -155,7 +155,7 @@ def test_what_was_closed_is_not_asked(scene: ServedChanges) -> None:
     application = connect(scene.server.url)
     application.close()
     for call in CALLS.values():
-        with pytest.raises(ClosedConnectionError, match="was closed; make another one"):
+        with pytest.raises(ClosedConnectionError, match=r"is closed. Open a new"):
             call(application.store("counts"))
 
 

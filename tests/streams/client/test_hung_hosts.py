@@ -101,8 +101,8 @@ def test_where_all_hang_it_is_said(hung: HungHost) -> None:
 @pytest.mark.parametrize(
     ("scheme", "says", "said"),
     [
-        ("https", b"HTTP/1.1 400 Bad Request\r\n\r\n", "is it http://"),
-        ("http", b"SSH-2.0-OpenSSH_9.2\r\n", "is it https://"),
+        ("https", b"HTTP/1.1 400 Bad Request\r\n\r\n", "Use http://"),
+        ("http", b"SSH-2.0-OpenSSH_9.2\r\n", "Use https://"),
     ],
 )
 def test_what_waiting_does_not_cure_is_said_at_once(scheme: str, says: bytes, said: str) -> None:
@@ -134,7 +134,7 @@ def test_a_name_that_nobody_has_is_said_at_once(
     monkeypatch.setattr(socket, "getaddrinfo", look_up)
     with (
         connect("http://nobody.invalid:1", timeout=timedelta(milliseconds=300)) as application,
-        pytest.raises(UnreachedHostError, match="correct its name"),
+        pytest.raises(UnreachedHostError, match="Correct its name"),
     ):
         application.store("counts").get("k")
     assert (len(asked) == 1) is is_final
@@ -145,7 +145,7 @@ def test_where_nothing_listens_the_address_may_be_wrong() -> None:
         url = gone.url
     with (
         connect(url, timeout=timedelta(milliseconds=100)) as application,
-        pytest.raises(UnreachedHostError, match=r"nothing listens there: .*correct its address"),
+        pytest.raises(UnreachedHostError, match=r"Start the host, .*correct its address"),
     ):
         application.store("counts").get("k")
 

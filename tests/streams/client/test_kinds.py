@@ -77,7 +77,7 @@ def application(hosts: Hosts) -> Iterator[Connection]:
 def test_stores_with_windows_have_no_rows_of_plain_keys(
     application: Connection, name: str, key_type: Any, ask: Any
 ) -> None:
-    said = f"store '{name}' has {name}; ask with fetch"
+    said = f"store '{name}' has {name}. Use fetch"
     with pytest.raises(WrongQueryError, match=said) as refused:
         ask(application.store(name, key_type=key_type))
     assert ("find_sessions" in str(refused.value)) == (name == "sessions")
@@ -103,13 +103,13 @@ def test_what_they_have_is_answered(application: Connection) -> None:
 @pytest.mark.parametrize(
     ("name", "ask", "said"),
     [
-        ("windows", lambda store: [*store.find_sessions(User(1), 0, 9)], "no sessions; ask with f"),
-        ("counts", lambda store: [*store.find_sessions(User(1), 0, 9)], "no windows; ask with get"),
-        ("counts", lambda store: [*store.fetch(User(1))], "no windows; ask with get"),
-        ("windows", lambda store: [*store.find_sessions_by_end(0, 9)], "no sessions; ask with f"),
-        ("counts", lambda store: [*store.find_sessions_by_end(0, 9)], "no windows; ask with r"),
-        ("counts", lambda store: [*store.fetch_all()], "no windows; ask with range"),
-        ("counts", lambda store: [*store.fetch_all(0, 9)], "no windows; ask with range"),
+        ("windows", lambda store: [*store.find_sessions(User(1), 0, 9)], "no sessions. Use f"),
+        ("counts", lambda store: [*store.find_sessions(User(1), 0, 9)], "no windows. Use get"),
+        ("counts", lambda store: [*store.fetch(User(1))], "no windows. Use get"),
+        ("windows", lambda store: [*store.find_sessions_by_end(0, 9)], "no sessions. Use f"),
+        ("counts", lambda store: [*store.find_sessions_by_end(0, 9)], "no windows. Use r"),
+        ("counts", lambda store: [*store.fetch_all()], "no windows. Use range"),
+        ("counts", lambda store: [*store.fetch_all(0, 9)], "no windows. Use range"),
     ],
 )
 def test_methods_of_windows_are_refused_by_others(
@@ -123,7 +123,7 @@ def test_those_who_await_are_refused_too(hosts: Hosts) -> None:
     async def ask() -> None:
         async with connect_async(hosts.hosts[0].server.url) as application:
             windows = application.store("windows", key_type=User)
-            with pytest.raises(WrongQueryError, match="ask with fetch_all"):
+            with pytest.raises(WrongQueryError, match="Use fetch_all"):
                 [row async for row in windows.range(None, None)]
             assert len([row async for row in windows.all()]) == 2
             sessions = application.store("sessions", key_type=User)
@@ -143,6 +143,6 @@ def test_those_who_await_are_refused_too(hosts: Hosts) -> None:
 )
 def test_less_than_no_rows_are_refused(application: Connection, ask: Any) -> None:
     counts = application.store("counts", key_type=User)
-    with pytest.raises(WrongQueryError, match=r"limit is how many rows at most.*not -1"):
+    with pytest.raises(WrongQueryError, match=r"limit must be a maximum number of rows.*not -1"):
         next(ask(counts))
     assert [*counts.all(limit=0)] == []

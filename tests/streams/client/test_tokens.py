@@ -46,12 +46,12 @@ def test_space_around_a_token_is_none_of_it(hosts: Hosts, token: str | Secret) -
 @pytest.mark.parametrize("token", NO_TOKENS)
 def test_what_no_header_can_hold_is_refused_and_not_shown(tmp_path: Path, token: str) -> None:
     for made in (connect, connect_async):
-        with pytest.raises(ConfigError, match="the token is to be letters, digits and") as refused:
+        with pytest.raises(ConfigError, match="the token must be printable ASCII") as refused:
             made("http://127.0.0.1:1", token=token)
         assert TOKEN not in "".join(traceback.format_exception(refused.value))
     file = tmp_path / "token"
     file.write_text(token, newline="")
-    with pytest.raises(ServedError, match="the token is to be letters, digits and") as served:
+    with pytest.raises(ServedError, match="the token must be printable ASCII") as served:
         Served("http://127.0.0.1:1", file)
     assert str(file) in str(served.value)
     assert TOKEN not in "".join(traceback.format_exception(served.value))

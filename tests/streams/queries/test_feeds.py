@@ -168,7 +168,7 @@ def test_those_who_catch_up_make_what_they_tell_one_at_a_time(
 def test_what_waits_is_taken_in_pieces() -> None:
     follower = ChangeSubscription(None, lambda: None)
     for number in range(10):
-        follower.tell("row", b"%d" % number * 400)
+        follower.emit("row", b"%d" % number * 400)
     taken = []
     while some := follower.take(1_000)[0]:
         taken.append(len(some))
@@ -231,13 +231,11 @@ def test_all_share_one_reader_which_ends_with_the_last(scene: Scene) -> None:
 def test_what_retention_has_deleted_is_said(scene: Scene) -> None:
     scene.write((0, "a", 1), (0, "a", 2))
     scene.memory.cluster.delete_before(TopicPartition(CHANGELOG, 0), 2)
-    with pytest.raises(
-        PositionGoneError, match=r"changelog-0 has offsets from 2 to 3, and what co"
-    ):
+    with pytest.raises(PositionGoneError, match=r"changelog-0 has offsets from 2 to 3, and offset"):
         scene.follow(at("0:1,1:0"))
-    with pytest.raises(PositionGoneError, match="was made anew since; begin anew with the rows"):
+    with pytest.raises(PositionGoneError, match=r"was re-created. Start again with the rows"):
         scene.follow(at("0:99"))
-    with pytest.raises(WrongQueryError, match="has 2 partitions, and none is number 7"):
+    with pytest.raises(WrongQueryError, match=r"partition 7 of .* does not exist. Use 0 to 1"):
         scene.follow(at("7:0"))
     assert scene.feeds._followers == {}
     scene.follow(at("0:2")).leave()
@@ -274,7 +272,7 @@ def test_what_compaction_has_taken_is_said_once(scene: Scene) -> None:
     assert [key for key, _ in bare(less.changes(2))] == ["b", "c"]
     (said,) = less.named("compacted")
     assert (said["partition"], said["from"]) == (0, 0)
-    assert "compaction has taken away changes" in said["reason"]
+    assert "compaction has removed changes" in said["reason"]
     assert [event.name for event in less.told][:2] == ["position", "compacted"]
     # From the beginning there is what there is.
     asked = scene.follow(BEGINNING)
@@ -335,7 +333,7 @@ def test_who_does_not_read_is_let_go_and_the_others_go_on(
     for number in range(30):
         scene.write((0, "a", number))
     assert len(quick.changes(30)) == 30
-    assert "too slow; go on from the last position" in slow.closed()
+    assert "too slowly. Continue from the last position" in slow.closed()
     told = [value for _, value in bare(slow.named("change"))]
     assert told == list(range(len(told)))
     rest = scene.follow(at(str(slow.positions()[-1])))
@@ -348,7 +346,7 @@ def test_who_catches_up_is_waited_for(scene: Scene, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(
         feeds_module,
         "ChangeSubscription",
-        lambda key, wake: ChangeSubscription(key, wake, events_max=5, patience_s=60),
+        lambda key, wake: ChangeSubscription(key, wake, events_max=5, max_wait_s=60),
     )
     scene.write(*((0, "a", number) for number in range(100)))
     follower = scene.follow(BEGINNING)
@@ -361,12 +359,12 @@ def test_who_catches_up_and_reads_nothing_is_let_go(
     monkeypatch.setattr(
         feeds_module,
         "ChangeSubscription",
-        lambda key, wake: ChangeSubscription(key, wake, bytes_max=100, patience_s=0.05),
+        lambda key, wake: ChangeSubscription(key, wake, bytes_max=100, max_wait_s=0.05),
     )
     scene.write(*((0, "a", number) for number in range(100)))
     follower = scene.follow(BEGINNING)
     wait_until(lambda: follower.subscription.is_over, what="the end")
-    assert "too slow" in follower.closed()
+    assert "too slowly" in follower.closed()
     follower.leave()
     wait_until(lambda: not scene.memory.open, what="no reader")
 
@@ -389,7 +387,7 @@ def test_what_the_client_refuses_is_said_with_the_store_and_its_text(
     scene.memory.failure = KafkaException(KafkaError(KafkaError._INVALID_ARG, "no such place"))
     scene.write((0, "a", 1))
     follower = scene.follow(start)
-    why = "Kafka's client refuses it: no such place"
+    why = "the Kafka client reports: no such place"
     assert follower.closed() == f"the changes cannot be read: {why}"
     # The fields of an event are attributes of its record.
     said = {(f["store"], f["topic"], f["reason"]) for f in map(vars, caplog.records)}
@@ -406,18 +404,18 @@ def test_what_a_serde_refuses_is_told_with_the_reason(scene: Scene) -> None:
 
 
 def test_stores_that_cannot_be_followed_are_said_to_be(scene: Scene) -> None:
-    with pytest.raises(NoChangelogError, match="'loose' keeps no changelog"):
+    with pytest.raises(NoChangelogError, match="'loose' has no changelog"):
         Follower(scene.feeds, "loose")
-    with pytest.raises(NoSuchStoreError, match="there are: counts, loose"):
+    with pytest.raises(NoSuchStoreError, match="Use a store that it has: counts, loose"):
         Follower(scene.feeds, "none")
     scene.memory.cluster.delete(CHANGELOG)
-    with pytest.raises(NotReadableError, match="app-counts-changelog, which is not there yet"):
+    with pytest.raises(NotReadableError, match="app-counts-changelog, with the changes"):
         scene.follow()
 
 
 @pytest.mark.parametrize("text", ["", "x", "0", "0:", ":1", "0:1;1:2", "0:-1", "0:" + "9" * 30])
 def test_positions_that_are_none_are_refused(text: str) -> None:
-    with pytest.raises(WrongQueryError, match="a position is PARTITION:OFFSET"):
+    with pytest.raises(WrongQueryError, match="a position must be PARTITION:OFFSET"):
         positions_of(text)
 
 
@@ -425,7 +423,7 @@ def test_no_more_than_so_many_catch_up_at_a_time(scene: Scene) -> None:
     scene.write((0, "a", 1))
     for _ in range(feeds_module.CATCHING_UP_MAX):
         scene.feeds._catching_up.acquire()
-    said = "8 streams of changes are reading older changes at this moment, which is the most; ask"
+    said = "8 change feeds are reading older changes, which is the maximum. Ask"
     with pytest.raises(TooManyFollowersError, match=said):
         scene.follow(BEGINNING)
     at_the_end = scene.follow()
@@ -438,12 +436,12 @@ def test_no_more_than_so_many_catch_up_at_a_time(scene: Scene) -> None:
 def test_no_more_than_so_many_follow(tmp_path: Path) -> None:
     scene = Scene(tmp_path, followers_max=3)
     followers = [scene.follow() for _ in range(3)]
-    with pytest.raises(TooManyFollowersError, match="3 follow changes here already"):
+    with pytest.raises(TooManyFollowersError, match="3 clients follow changes on this host"):
         scene.follow()
     followers[0].leave()
     scene.follow()
     scene.close()
-    assert followers[1].closed() == "what serves the changes stops"
+    assert followers[1].closed() == "the server of the changes stops"
     with pytest.raises(StreamsError, match="stops"):
         scene.follow()
     assert scene.memory.open == []

@@ -177,7 +177,7 @@ def test_a_worker_that_is_gone_or_restores_is_said(tmp_path: Path) -> None:
         assert store.get("a") == 1
         scene.driver.crash()
         with pytest.raises(
-            NotReadableError, match=r"its worker starts again|no worker of this host tells"
+            NotReadableError, match=r"its worker restarts|no worker of this host reports"
         ):
             store.get("a")
         scene.driver.run()
@@ -186,7 +186,7 @@ def test_a_worker_that_is_gone_or_restores_is_said(tmp_path: Path) -> None:
 
 def test_where_no_worker_can_be_asked_the_error_says_what_to_do(tmp_path: Path) -> None:
     app = KafkaStreams(counting("memory"), {**SETTINGS, "state.dir": str(tmp_path)})
-    with pytest.raises(StoreInMemoryError, match="ask the program that runs them while it runs"):
+    with pytest.raises(StoreInMemoryError, match="Query the program that runs them"):
         app.store("s").get("a")
 
 

@@ -237,5 +237,5 @@ def test_what_cannot_be_read_ends_it_with_the_reason(
         raise NotReadableError("it leaves this host; ask again")
 
     scene.send("words", ("a", ""))
-    monkeypatch.setattr(RowsFirst, "tell", fail)
+    monkeypatch.setattr(RowsFirst, "emit", fail)
     assert scene.follow("counts", ROWS).closed() == "it leaves this host; ask again"

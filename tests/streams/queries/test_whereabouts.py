@@ -25,7 +25,7 @@ class Scene:
 
 
 def test_the_owner_of_each_partition_is_what_its_client_id_says() -> None:
-    heard = Scene().known.heard()
+    heard = Scene().known.description()
     assert heard.owners == {(0, 0): "one:1", (0, 1): "two:2"}
     assert heard.partitions == {0: 2}
     assert heard.endpoints == {"one:1", "two:2"}
@@ -35,48 +35,48 @@ def test_the_owner_of_each_partition_is_what_its_client_id_says() -> None:
 def test_it_is_asked_beside_the_questions_and_no_more_often_than_it_must() -> None:
     scene = Scene()
     for _ in range(10):
-        scene.known.heard()
+        scene.known.description()
     assert scene.group.asked == 1
     scene.group.given = {"one:1": {0, 1}}
     scene.now_s += KEPT_S + 0.1
-    assert scene.known.heard().owners[0, 1] == "two:2"  # nobody waits
-    wait_until(lambda: scene.known.heard().owners[0, 1] == "one:1", what="the look beside")
-    assert scene.known.heard().are_all_at("one:1")
+    assert scene.known.description().owners[0, 1] == "two:2"  # nobody waits
+    wait_until(lambda: scene.known.description().owners[0, 1] == "one:1", what="the look beside")
+    assert scene.known.description().are_all_at("one:1")
     assert scene.group.asked == 2
 
 
 def test_what_is_wrong_is_asked_for_anew_at_once() -> None:
     scene = Scene()
-    scene.known.heard()
+    scene.known.description()
     scene.group.given = {"one:1": {0, 1}}
     scene.now_s += AGAIN_S + 0.01
-    assert scene.known.heard(at_most_s=0.0).owners[0, 1] == "one:1"
+    assert scene.known.description(at_most_s=0.0).owners[0, 1] == "one:1"
     for _ in range(10):  # however many say that it is wrong
-        scene.known.heard(at_most_s=0.0)
+        scene.known.description(at_most_s=0.0)
     assert scene.group.asked == 2
 
 
 def test_while_the_group_is_rebalanced_what_was_known_holds() -> None:
     scene = Scene()
-    scene.known.heard()
+    scene.known.description()
     scene.group.state = "preparing rebalancing"
     scene.now_s += 1.0
-    heard = scene.known.heard(at_most_s=0.0)
+    heard = scene.known.description(at_most_s=0.0)
     assert heard.state == "preparing rebalancing"
     assert heard.owners[0, 1] == "two:2"
     scene.group.given = {}
     scene.now_s += 1.0
-    assert scene.known.heard(at_most_s=0.0).owners == {}  # all have left
+    assert scene.known.description(at_most_s=0.0).owners == {}  # all have left
 
 
 def test_brokers_that_are_silent_leave_what_was_known() -> None:
     scene = Scene()
     scene.group.failure = FatalClientError("no broker")
-    with pytest.raises(NotReadableError, match="no broker; route=none asks this host alone"):
-        scene.known.heard()
+    with pytest.raises(NotReadableError, match=r"no broker. Use route=none to query this host"):
+        scene.known.description()
     scene.group.failure = None
     scene.now_s += 1.0
-    scene.known.heard()
+    scene.known.description()
     scene.group.failure = FatalClientError("no broker")
     scene.now_s += 1.0
-    assert scene.known.heard(at_most_s=0.0).owners[0, 1] == "two:2"
+    assert scene.known.description(at_most_s=0.0).owners[0, 1] == "two:2"

@@ -19,7 +19,7 @@ from tests.support.supervised import Counted
 from tests.support.topics import Topics
 
 pytestmark = pytest.mark.slow
-SAID = {"error": "this host stops: ask again in a moment, or ask another host"}
+SAID = {"error": "this host stops. Ask again in a moment, or ask another host"}
 
 
 def test_who_waits_when_a_run_is_told_to_stop_is_answered(topics: Topics, tmp_path: Path) -> None:
@@ -60,7 +60,7 @@ def test_who_waits_when_a_run_is_told_to_stop_is_answered(topics: Topics, tmp_pa
         for thread in asking:
             thread.join(60)
         with listening:
-            assert b"what serves the changes stops" in listening.read()
+            assert b"the server of the changes stops" in listening.read()
         assert run.wait() == ExitCode.STOPPED
         assert answers == [(503, SAID)] * WAITING_MAX
         assert "Traceback" not in run.text()

@@ -58,7 +58,7 @@ def test_who_reads_fast_leaves_the_loop_to_others(scene: Scene) -> None:
     async def turns() -> tuple[int, int]:
         follower = ChangeSubscription(None, lambda: None)
         for _ in range(100):
-            follower.tell("row", b'"' + b"x" * pages.PIECE_BYTES + b'"')
+            follower.emit("row", b'"' + b"x" * pages.PIECE_BYTES + b'"')
         follower.close("it is all")
         pieces, turned = 0, 0
 
@@ -100,16 +100,16 @@ def test_silence_is_filled_and_the_position_goes_on(
 @pytest.mark.parametrize(
     ("path", "code", "said"),
     [
-        ("none/changes", 404, "app has no store 'none'; there are: counts, loose"),
-        ("loose/changes", 501, "keeps no changelog"),
-        ("counts/changes?from=then", 400, "from is beginning or end"),
-        ("counts/changes?snapshot=yes", 400, "snapshot is true or false"),
-        ("counts/changes?snapshot=true&from=end", 400, "say one of snapshot=true, from= and posi"),
-        ("counts/changes?position=x", 400, "a position is PARTITION:OFFSET"),
+        ("none/changes", 404, "app has no store 'none'. Use a store that it has: counts, loose"),
+        ("loose/changes", 501, "has no changelog"),
+        ("counts/changes?from=then", 400, "from must be beginning or end"),
+        ("counts/changes?snapshot=yes", 400, "snapshot must be true or false"),
+        ("counts/changes?snapshot=true&from=end", 400, "snapshot=true, from= and position= excl"),
+        ("counts/changes?position=x", 400, "a position must be PARTITION:OFFSET"),
         (
             "counts/changes?position=0:99",
             410,
-            "the position is wrong, or the topic was made anew since; begin",
+            "the position is wrong, or the topic was re-created. Start",
         ),
         ("counts/changes?snapshot=true", 503, "this host has no rows of store 'counts'"),
     ],
@@ -122,8 +122,8 @@ def test_what_cannot_be_listened_to_is_said(scene: Scene, path: str, code: int, 
 
 def test_who_comes_back_is_told_too_what_is_wrong(scene: Scene) -> None:
     for path, said in (
-        ("counts/changes?from=then", "from is beginning or end"),
-        ("counts/changes?position=x", "a position is PARTITION:OFFSET"),
+        ("counts/changes?from=then", "from must be beginning or end"),
+        ("counts/changes?position=x", "a position must be PARTITION:OFFSET"),
     ):
         code, found = scene.refused(path, **{"Last-Event-ID": "0:0,1:0"})
         assert code == 400
@@ -187,7 +187,7 @@ def test_a_server_that_closes_says_so(scene: Scene) -> None:
     with closing(scene.listen()) as listener:
         listener.until("position")
         scene.server.close()
-        assert listener.until("closed") == {"reason": "what serves the changes stops"}
+        assert listener.until("closed") == {"reason": "the server of the changes stops"}
         assert listener.answer.readline() == b""
 
 

@@ -9,6 +9,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -187,11 +188,11 @@ def test_keys_are_text_or_json(scene: Scene) -> None:
     code, found = scene.get("/api/stores/ids/five")
     assert code == 400
     assert found["error"] == (
-        "the keys of store 'ids' are those of serde long: serde 'long' cannot encode a value of "
-        "type str; ask for a whole number of at most 64 bits"
+        "keys of store 'ids' use serde long: serde 'long' cannot encode a value of "
+        "type str. Use an integer of at most 64 bits"
     )
     found = scene.get("/api/stores/counts/get?key=7&json_keys=true")[1]
-    assert found["error"].endswith("cannot encode a value of type int; ask for a text")
+    assert found["error"].endswith("cannot encode a value of type int. Use text")
 
 
 def test_the_stores_are_listed(scene: Scene) -> None:
@@ -212,54 +213,62 @@ def test_the_stores_are_listed(scene: Scene) -> None:
 @pytest.mark.parametrize(
     ("path", "code", "said"),
     [
-        ("/none", 404, "asked has no store 'none'; there are: counts, held, ids, prices, windows"),
-        ("/none/k", 404, "there are: counts"),
-        ("/counts/range?limit=0", 400, "limit is a number from 1 to 10000"),
-        ("/counts/range?limit=10001", 400, "limit is a number from 1 to 10000"),
-        ("/counts/range?limit=-1", 400, "limit is a number"),
-        ("/counts/range?limit=%D9%A3", 400, "limit is a number"),
-        ("/counts/range?limit=" + "9" * 5000, 400, "limit is a number"),
-        ("/counts/range?after=x", 400, "after is to be what the page before has there"),
-        ("/counts/range?reverse=yes", 400, "reverse is true or false"),
-        ("/windows/range?from=then", 400, "from is milliseconds since 1970 or a time such as"),
-        ("/windows/range?reverse=true", 400, "there is neither prefix nor reverse"),
-        ("/counts/k?as_of=5", 400, "keeps no versions"),
-        ("/prices/range?as_of=5", 400, "no parameter 'as_of' here; there are: after, from, json_"),
-        ("/prices/count?as_of=5", 400, "there is no parameter 'as_of' here; there are: exact, max"),
-        ("/windows/k?as_of=5", 400, "keeps no versions; leave out as_of"),
-        ("/counts/k?frm=1", 400, "there is no parameter 'frm' here; there are: after, as_of, "),
-        ("/counts/k?key=l", 400, "there is no parameter 'key' here"),
-        ("/counts/range?frm=1", 400, "there is no parameter 'frm' here"),
-        ("/counts/prefix?prefix=k&frm=1", 400, "there is no parameter 'frm' here"),
-        ("/counts/prefix?prefix=k&from=1", 400, "a prefix goes with neither from and to"),
-        ("/counts?limit=5", 400, "there is no parameter 'limit' here"),
-        ("?limit=5", 400, "there is no parameter 'limit' here; there are: none"),
+        (
+            "/none",
+            404,
+            "asked has no store 'none'. Use a store that it has: counts, held, ids",
+        ),
+        ("/none/k", 404, "Use a store that it has: counts"),
+        ("/counts/range?limit=0", 400, "limit must be a number from 1 to 10000"),
+        ("/counts/range?limit=10001", 400, "limit must be a number from 1 to 10000"),
+        ("/counts/range?limit=-1", 400, "limit must be a number"),
+        ("/counts/range?limit=%D9%A3", 400, "limit must be a number"),
+        ("/counts/range?limit=" + "9" * 5000, 400, "limit must be a number"),
+        ("/counts/range?after=x", 400, "after is not the value of a previous page"),
+        ("/counts/range?reverse=yes", 400, "reverse must be true or false"),
+        ("/windows/range?from=then", 400, "from must be milliseconds since 1970 or a time such as"),
+        ("/windows/range?reverse=true", 400, "without prefix and reverse"),
+        ("/counts/k?as_of=5", 400, "has no versions"),
+        ("/prices/range?as_of=5", 400, "the parameter 'as_of' is unknown. Use: after, from, json_"),
+        ("/prices/count?as_of=5", 400, "the parameter 'as_of' is unknown. Use: exact, max"),
+        ("/windows/k?as_of=5", 400, "has no versions. Leave out as_of"),
+        ("/counts/k?frm=1", 400, "the parameter 'frm' is unknown. Use: after, as_of, "),
+        ("/counts/k?key=l", 400, "the parameter 'key' is unknown"),
+        ("/counts/range?frm=1", 400, "the parameter 'frm' is unknown"),
+        ("/counts/prefix?prefix=k&frm=1", 400, "the parameter 'frm' is unknown"),
+        ("/counts/prefix?prefix=k&from=1", 400, "prefix excludes from, to and reverse"),
+        ("/counts?limit=5", 400, "the parameter 'limit' is unknown"),
+        ("?limit=5", 400, "the parameter 'limit' is unknown. Use: no parameters"),
         (
             "/counts/changes?frm=1",
             400,
-            "'frm' here; there are: from, json_keys, key, pos",
+            "'frm' is unknown. Use: from, json_keys, key, pos",
         ),
-        ("/counts/k/changes?key=l", 400, "there is no parameter 'key' here"),
-        ("/counts/k?min_position=wrds-0:1", 400, "do not read topic 'wrds' themselves; they read"),
-        ("/counts/get", 400, "say which key"),
-        ("/counts/prefix", 400, "say which prefix"),
-        ("/counts/k?min_position=x", 400, "min_position is PARTITION:OFFSET"),
+        ("/counts/k/changes?key=l", 400, "the parameter 'key' is unknown"),
+        ("/counts/k?min_position=wrds-0:1", 400, "do not read topic 'wrds' themselves. Use"),
+        ("/counts/get", 400, "the key is missing"),
+        ("/counts/prefix", 400, "the prefix is missing"),
+        ("/counts/k?min_position=x", 400, "min_position must be PARTITION:OFFSET"),
         ("/counts/k?max_age=x", 400, "max_age is a number and ms, s, m or h"),
-        ("/counts/k?partial=xyz", 400, "partial is true or false, and not 'xyz'"),
-        ("/counts?partial=xyz", 400, "partial is true or false, and not 'xyz'"),
+        ("/counts/k?partial=xyz", 400, "partial must be true or false, not 'xyz'"),
+        ("/counts?partial=xyz", 400, "partial must be true or false, not 'xyz'"),
         ("/counts/k?wait=abc", 400, "wait is a number and ms, s, m or h"),
-        ("/counts/k?wait=31s", 400, "wait= is 30s at most"),
+        ("/counts/k?wait=31s", 400, "wait= must be at most 30s"),
         ("/counts/count?wait=abc", 400, "wait is a number and ms, s, m or h"),
         ("/counts?max_age=x", 400, "max_age is a number and ms, s, m or h"),
-        ("/counts/k?route=there", 400, "route is proxy, redirect or none"),
-        ("/counts/count?route=there", 400, "route is proxy, redirect or none"),
-        ("/counts/range?json_keys=yes", 400, "json_keys is true or false"),
-        ("/counts/k?limit=5", 400, "'counts' has one row of a key; leave out limit"),
-        ("/counts/get?key=k&from=5", 400, "'counts' has one row of a key; leave out from"),
-        ("/prices/k?to=5&after=x", 400, "'prices' has one row of a key; leave out after, to"),
-        ("/held/k", 501, "kept in the memory of the workers"),
-        ("/counts/k?max_age=0ms", 503, "max_age= is 0 s here"),
-        ("/counts/k?min_position=0:999999&wait=10ms", 503, "not as far as asked for"),
+        ("/counts/k?route=there", 400, "route must be proxy, redirect or none"),
+        ("/counts/count?route=there", 400, "route must be proxy, redirect or none"),
+        ("/counts/range?json_keys=yes", 400, "json_keys must be true or false"),
+        ("/counts/k?limit=5", 400, "'counts' has a single row per key. Leave out limit"),
+        ("/counts/get?key=k&from=5", 400, "'counts' has a single row per key. Leave out from"),
+        ("/prices/k?to=5&after=x", 400, "'prices' has a single row per key. Leave out after, to"),
+        ("/held/k", 501, "is in the memory of the workers"),
+        ("/counts/k?max_age=0ms", 503, "Use max_age= to accept rows older than 0 s"),
+        (
+            "/counts/k?min_position=0:999999&wait=10ms",
+            503,
+            "has not reached the requested position",
+        ),
     ],
 )
 def test_wrong_questions_are_told_what_is_wrong(
@@ -277,13 +286,15 @@ def test_bodies_that_are_no_questions_are_refused(scene: Scene) -> None:
     assert scene.get("/api/stores/counts/get", {"keys": ["k"] * 10_001})[0] == 400
     code, found = scene.get("/api/stores/counts/get", {"keys": ["k"], "max_age": "5s"})
     assert code == 400
-    assert "no field 'max_age' in the body; it is {\"keys\": [...]}, and all" in found["error"]
+    assert (
+        "must not have a field 'max_age'. Send {\"keys\": [...]}, and everything" in found["error"]
+    )
     assert scene.get("/api/stores/counts/get", {"keys": [None]})[0] == 400
     assert scene.get("/api/stores/counts/get", {"keys": ["k" * (5 << 20)]})[0] == 413
     assert scene.get("/api/stores/windows/get", {"keys": ["k"]})[0] == 400
     code, found = scene.get("/api/stores/prices/get?as_of=5", {"keys": ["k"]})
     assert code == 400
-    assert "there is no parameter 'as_of' here; there are: max_age" in found["error"]
+    assert "the parameter 'as_of' is unknown. Use: max_age" in found["error"]
 
 
 def test_ones_own_write_is_waited_for(scene: Scene) -> None:
@@ -311,8 +322,8 @@ def test_what_a_task_has_left_behind_is_given_where_that_is_asked_for(
     scene.send("words", ("k", ""), ("l", ""))
     code = scene.get(f"/api/stores/{path}")[0]
     assert code in (200, 404)
-    now_ms = scene.queries._now_ms
-    scene.queries._now_ms = lambda: now_ms() + 61_000
+    here = scene.queries._local
+    scene.queries._local = replace(here, now_ms=lambda: here.now_ms() + 61_000)
     refused, found = scene.get(f"/api/stores/{path}")
     assert refused == 503
     assert "no worker of this host has its task now" in found["error"]
@@ -333,19 +344,19 @@ def test_what_takes_long_leaves_threads_for_others(scene: Scene) -> None:
     for thread in asking:
         thread.start()
     wait_until(
-        lambda: "others wait for positions" in scene.get(late.replace("3s", "0ms"))[1]["error"],
+        lambda: "queries wait for positions" in scene.get(late.replace("3s", "0ms"))[1]["error"],
         what="all places taken",
     )
     assert scene.get("/api/stores/counts/k")[0] == 200
     enough.set()
     for thread in asking:
         thread.join()
-    assert "others wait" not in scene.get(late.replace("3s", "0ms"))[1]["error"]
+    assert "queries wait" not in scene.get(late.replace("3s", "0ms"))[1]["error"]
     assert scene.get("/api/stores/counts/count?exact=true")[0] == 200
     counting = threading.Semaphore()
     with (
         room(counting, "another count"),
-        pytest.raises(NotReadableError, match="another count; ask again later"),
+        pytest.raises(NotReadableError, match=r"another count\. Ask again later"),
         room(counting, "another count"),
     ):
         raise AssertionError("two at once")

@@ -44,7 +44,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """What was committed is read at once, and what the group says is asked for at once."""
     monkeypatch.setattr(followers, "FOLLOW_EVERY_MAX_S", 0.0)
     monkeypatch.setattr(followers, "FOLLOW_EVERY_S", 0.0)
-    monkeypatch.setattr(queries, "TOLD_KEPT_S", 0.0)
+    monkeypatch.setattr(queries, "REPORTS_KEPT_S", 0.0)
     monkeypatch.setattr(whereabouts, "AGAIN_S", 0.0)
     monkeypatch.setattr(asking, "AGAIN_S", 0.0)
 
@@ -230,7 +230,7 @@ def test_rows_in_memory_have_gone_with_their_task(three: Hosts) -> None:
     three.give(second, set())
     code, found = first.get("/held/get", {"keys": KEYS})
     assert code == 503
-    assert "no host that can be asked has partition 1 now" in found["error"]
+    assert "no host that serves stores has partition 1 now" in found["error"]
     assert first.get("/held/get?max_age=24h", {"keys": KEYS})[0] == 503
     three.give(third, {1, 2})
     wait_until(lambda: first.get("/held/get", {"keys": KEYS})[0] == 200, what="its new worker")
@@ -255,7 +255,7 @@ def test_what_was_known_holds_while_the_group_is_rebalanced(three: Hosts) -> Non
     first = three.hosts[0]
     assert first.get("/counts/k01")[0] == 200
     three.group.state = "preparing rebalancing"
-    first.queries.whereabouts.heard(at_most_s=0.0)
+    first.queries.whereabouts.description(at_most_s=0.0)
     assert [first.get(f"/counts/{key}")[0] for key in KEYS] == [200] * 40
 
 
@@ -338,7 +338,7 @@ def test_a_host_that_stops_says_so_where_another_one_is_waited_for(
     asking_.join(60)
     assert time.monotonic() - begun_s < 15
     assert answers == [
-        (503, {"error": "this host stops: ask again in a moment, or ask another host"})
+        (503, {"error": "this host stops. Ask again in a moment, or ask another host"})
     ]
 
 
@@ -387,14 +387,14 @@ def test_brokers_that_do_not_answer_are_said(tmp_path: Path) -> None:
         code, found = host.get("/counts/k01")
         assert code == 503
         assert (
-            "the group asked cannot be described: no broker; route=none asks this host alone"
+            "the group asked cannot be described: no broker. Use route=none to query this host only"
             in (found["error"])
         )
         assert host.get("/counts/range?route=none")[0] == 200
         hosts.group.failure = None
         assert host.get("/counts/k01")[0] == 200
         hosts.group.failure = FatalClientError("no broker")
-        host.queries.whereabouts.heard(at_most_s=0.0)
+        host.queries.whereabouts.description(at_most_s=0.0)
         assert host.get("/counts/k01")[0] == 200  # by what was heard before
     finally:
         hosts.close()
@@ -418,9 +418,9 @@ def test_two_hosts_that_ask_each_other_at_once_leave_threads_to_answer(shared: H
 def test_a_position_that_the_store_never_comes_to_is_refused(shared: Hosts) -> None:
     for path in ("/counts/k01", "/counts/range", "/counts/count", "/counts"):
         for position, said in (
-            ("99:1", "store 'counts' has 4 partitions, and none is number 99"),
-            ("words-99:1", "store 'counts' has 4 partitions, and none is number 99"),
-            ("wrds-0:1", "do not read topic 'wrds' themselves; they read: words"),
+            ("99:1", "partition 99 of store 'counts' does not exist. Use 0 to 3"),
+            ("words-99:1", "partition 99 of store 'counts' does not exist. Use 0 to 3"),
+            ("wrds-0:1", "do not read topic 'wrds' themselves. Use a topic that they read: words"),
         ):
             code, found = shared.hosts[0].get(f"{path}?min_position={position}")
             assert code == 400, (path, position)
@@ -451,7 +451,7 @@ def test_places_say_no_more_than_all_rows_follow(
 
     at_first = offsets(host.get("/counts")[1])
     with monkeypatch.context():
-        and_more("behind", Asked)
+        and_more("not_before", Asked)
         code, found = host.get("/counts/get", {"keys": [*KEYS, "none"]})
         assert {row["value"] for row in found["rows"] if row} == {1}
         assert offsets(found) == at_first
@@ -469,7 +469,7 @@ def test_an_answer_names_each_partition_once_also_if_its_task_moves_meanwhile(
     three: Hosts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second, third = three.hosts
-    before = Asked.behind
+    before = Asked.not_before
     at_first = first.get("/counts")[1]["places"]
 
     def then(*arguments: Any) -> Any:
@@ -478,7 +478,7 @@ def test_an_answer_names_each_partition_once_also_if_its_task_moves_meanwhile(
         three.give(third, {1, 2})
         return before(*arguments)
 
-    monkeypatch.setattr(Asked, "behind", then)
+    monkeypatch.setattr(Asked, "not_before", then)
     code, found = first.get("/counts/get", {"keys": [*KEYS, "none"]})
     assert code == 200
     at_last = first.get("/counts")[1]["places"]
@@ -493,7 +493,7 @@ def test_no_answer_is_earlier_than_the_newest_row_of_one_before(
 ) -> None:
     """A row that was found at the second search stays, also at a host that is not as far yet."""
     first, second, third = three.hosts
-    before = Asked.behind
+    before = Asked.not_before
 
     def then(*arguments: Any) -> Any:
         three.send("words", ("late", ""))
@@ -508,7 +508,7 @@ def test_no_answer_is_earlier_than_the_newest_row_of_one_before(
     with connect(first.server.url) as application:
         counts = application.store("counts", key_type=str, value_type=int)
         with monkeypatch.context() as patch:
-            patch.setattr(Asked, "behind", then)
+            patch.setattr(Asked, "not_before", then)
             assert counts.get_many(["k01", "late"]) == [1, 1]
         three.give(first, set())
         three.give(second, set())
@@ -551,17 +551,17 @@ def test_keys_that_are_looked_for_again_are_so_at_no_earlier_place(
 ) -> None:
     """A task may have moved meanwhile to a host that has it from before."""
     asked_again: list[Asked] = []
-    before = Asked.behind
+    before = Asked.not_before
 
     def then(asked: Asked, places: Any) -> Asked:
         asked_again.append(before(asked, places))
         return asked_again[-1]
 
-    monkeypatch.setattr(Asked, "behind", then)
+    monkeypatch.setattr(Asked, "not_before", then)
     host = three.hosts[0]
     places = {p["partition"]: p["offset"] for p in host.get("/counts")[1]["places"]}
     code, found = host.get("/counts/get", {"keys": [*KEYS, "none"]})
     assert (code, found["rows"][-1]) == (200, None)
     (again,) = asked_again
     assert {one.partition: one.offset for one in again.min_positions()} == places
-    assert [str(one) for one in again.sent_on([3], 4).min_positions()] == [f"3:{places[3]}"]
+    assert [str(one) for one in again.forwarded([3], 4).min_positions()] == [f"3:{places[3]}"]

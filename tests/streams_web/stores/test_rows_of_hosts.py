@@ -64,7 +64,7 @@ def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
     monkeypatch.setattr(followers, "FOLLOW_EVERY_S", 0.0)
     monkeypatch.setattr(whereabouts, "AGAIN_S", 0.0)
     monkeypatch.setattr(local, "SURE_S", 0.0)
-    monkeypatch.setattr(queries, "TOLD_KEPT_S", -1.0)
+    monkeypatch.setattr(queries, "REPORTS_KEPT_S", -1.0)
     made = Scene(tmp_path, monkeypatch)
     yield made
     made.close()
@@ -149,7 +149,7 @@ def test_a_partition_that_nobody_has_is_said(scene: Scene) -> None:
     scene.application._asker.timeout_s = 0.2
     with (
         scene.application.store("counts").changes(snapshot=True) as changes,
-        pytest.raises(NotReadableError, match="no host that can be asked has partition 2"),
+        pytest.raises(NotReadableError, match="no host that serves stores has partition 2"),
     ):
         next(changes)
 
@@ -179,7 +179,7 @@ def test_a_task_that_moves_while_rows_are_told_is_waited_for_but_not_for_ever(
             found += taken(changes, len(KEYS) - 1)
             assert sorted(row.key for row in found) == KEYS
             return
-        with pytest.raises(NotReadableError, match="were cut before all were told"):
+        with pytest.raises(NotReadableError, match="are incomplete and have no position"):
             taken(changes, len(KEYS))
 
 
@@ -204,12 +204,12 @@ def test_the_command_follows_an_application_that_runs(scene: Scene) -> None:
     assert json.loads(found.stdout)["value"] == 2
     for arguments, said in (
         (("counts",), "--app or --url is required, and not both."),
-        (("none", *url), "there are: counts, sessions, windows"),
+        (("none", *url), "Use a store that it has: counts, sessions, windows"),
         (
             ("counts", "--from", "0:99999", *url),
-            "the position is wrong, or the topic was made anew",
+            "the position is wrong, or the topic was re-created",
         ),
-        (("counts", "--from", "then", *url), "a position is PARTITION:OFFSET"),
+        (("counts", "--from", "then", *url), "a position must be PARTITION:OFFSET"),
     ):
         found = watched(*arguments)
         assert found.exit_code != 0

@@ -74,8 +74,8 @@ _TIMEOUT_S = 10.0
 _PAGE_ROWS = 1_000
 _OPTIONS = {
     "send the token: Authorization: Bearer TOKEN": "a token is required",
-    "give it as token=": "name the file that holds it: --http-token-file FILE",
-    "get(key) and get_many(keys) take longer keys": "ask on the host itself, with --app",
+    "Give it as token=": "Name the file that contains it: --http-token-file FILE",
+    "Use get(key) or get_many(keys), which take longer keys": "Query on its host, with --app",
     "max_age=": "--max-age",
     "snapshot=true": "--snapshot",
     "from=beginning": "--from beginning",
@@ -217,7 +217,7 @@ class _LocalRows:
         from headrace.streams.queries.source import AgeLimit
 
         most_ms = None if self._max_age is None else round(1000 * self._max_age.total_seconds())
-        age = AgeLimit(most_ms, advice="take them as they are with --max-age, such as 24h")
+        age = AgeLimit(most_ms, advice="accept them with --max-age, such as 24h")
         reader = self._queries.reader(name, only=only, age=age)
         if self._is_said or self._queries.are_at_work():
             return reader

@@ -180,7 +180,7 @@ def _ask(
                 _print_changes(changes, lines)
                 return
         except NotReadableError as error:
-            has_told = has_told or changes.has_told
+            has_told = has_told or changes.has_received
             position = changes.position
             if not has_told or position is None:
                 raise

@@ -57,18 +57,18 @@ Parameters = Mapping[str, str | None]
 
 
 @dataclass(frozen=True, slots=True)
-class _Turn:
-    """Attempt at a host; `has_heard` if a host has already returned an error."""
+class _Attempt:
+    """Attempt at a host; `has_response` if a host has already returned an error."""
 
     host: HttpHost
     part_s: float
     is_last: bool
-    has_heard: bool
+    has_response: bool
 
     @property
     def silent_s(self) -> float:
         """Time without data after which the attempt fails; the last host gets extra time."""
-        is_late = self.is_last and not self.has_heard
+        is_late = self.is_last and not self.has_response
         return max(self.part_s, WAIT_MAX_S) if is_late else self.part_s
 
     @property
@@ -89,12 +89,12 @@ class _BestError:
     error: NotReadableError
     after_s: float
 
-    def is_more_than(self, error: NotReadableError, turn: _Turn, after_s: float) -> bool:
+    def is_more_than(self, error: NotReadableError, attempt: _Attempt, after_s: float) -> bool:
         """Compare with a later error: a time-out as late may have hidden the same error."""
         if isinstance(error, UnreachedHostError):
             is_silence = error.is_silent
         else:
-            is_silence = error.unreached is not None and after_s >= turn.patience_s
+            is_silence = error.unreached is not None and after_s >= attempt.patience_s
         return is_silence and after_s < 2 * self.after_s
 
 
@@ -120,7 +120,7 @@ class Asker:
         never_back: bool = True,
     ) -> None:
         self._hosts = [HttpHost(url, context=context) for url in urls]
-        self._silent_s: dict[HttpHost, float] = {}
+        self._silent_s: dict[str, float] = {}
         """When hosts have last been silent."""
         self._headers = {"Accept": "application/json"}
         self._token = None if token is None else sent_token(token)
@@ -139,18 +139,18 @@ class Asker:
     ) -> dict[str, Any] | None:
         """Send a query, for all stores if `store` is None; return None if a key has no row."""
 
-        def asks(turn: _Turn) -> dict[str, Any]:
-            reply = turn.host.ask(
-                self._target(store, path, given, turn.wait_s),
+        def send(attempt: _Attempt) -> dict[str, Any]:
+            reply = attempt.host.ask(
+                self._target(store, path, given, attempt.wait_s),
                 body,
-                headers={**self._sent(body), PATIENCE: str(round(1000 * turn.patience_s))},
-                timeout_s=turn.silent_s,
+                headers={**self._sent(body), PATIENCE: str(round(1000 * attempt.patience_s))},
+                timeout_s=attempt.silent_s,
             )
             return _read(reply)
 
-        found = self._insist(asks, self._ending)
+        found = self._retry(send, self._ending)
         if store is not None:
-            self._note(store, found.get("places", ()))
+            self._remember(store, found.get("places", ()))
         return None if "error" in found else found
 
     def kind_of(self, store: str) -> str | None:
@@ -169,14 +169,14 @@ class Asker:
 
     def listen(self, store: str, path: str, given: Parameters, ending: Interruption) -> EventStream:
         """Open an event stream; `ending` ends it, and the attempts to open it."""
-        said = urlencode({name: text for name, text in given.items() if text is not None})
+        query = urlencode({name: text for name, text in given.items() if text is not None})
         headers = {**self._sent(None), "Accept": EVENTS}
 
-        def asks(turn: _Turn) -> EventStream:
-            found = turn.host.listen(
-                _short(f"/api/stores/{quote(store, safe='')}/{path}?{said}"),
+        def send(attempt: _Attempt) -> EventStream:
+            found = attempt.host.listen(
+                _short(f"/api/stores/{quote(store, safe='')}/{path}?{query}"),
                 headers=headers,
-                begin_s=SILENT_S if turn.is_last else turn.silent_s,
+                begin_s=SILENT_S if attempt.is_last else attempt.silent_s,
                 silent_s=SILENT_S,
                 ending=ending,
             )
@@ -184,55 +184,59 @@ class Asker:
                 return found
             raise QueryError(f"store {store!r} has no changes, but {_read(found)}")
 
-        return self._insist(asks, ending)
+        return self._retry(send, ending)
 
-    def _insist(self, asks: Callable[[_Turn], R], ending: Interruption) -> R:
+    def _retry(self, send: Callable[[_Attempt], R], ending: Interruption) -> R:
         """Repeat attempts until success, or until the time is over and all hosts were asked."""
         give_up_s = time.monotonic() + self.timeout_s
         pause_s = AGAIN_MIN_S
         silent: set[HttpHost] = set()
         others: set[HttpHost] = set()
-        said: _BestError | None = None
+        best: _BestError | None = None
         while True:
             since_s = time.monotonic()
-            turn = self._turn(silent, give_up_s - since_s, has_heard=said is not None)
+            attempt = self._next_attempt(silent, give_up_s - since_s, has_response=best is not None)
             try:
-                return asks(turn)
+                return send(attempt)
             except NotReadableError as error:
                 after_s = time.monotonic() - since_s
-                is_news = said is None or not said.is_more_than(error, turn, after_s)
+                is_better = best is None or not best.is_more_than(error, attempt, after_s)
                 if isinstance(error, UnreachedHostError):
-                    silent = {turn.host} if turn.is_last else {turn.host, *silent}
-                    if is_news:
-                        self._leave(turn.host)
-                    others = {*others, turn.host} if error.is_other else others - {turn.host}
+                    silent = {attempt.host} if attempt.is_last else {attempt.host, *silent}
+                    if is_better:
+                        self.leave(attempt.host.url)
+                    others = {*others, attempt.host} if error.is_other else others - {attempt.host}
                     if len(others) == len(self._hosts):
                         raise
-                    if not turn.is_last:
+                    if not attempt.is_last:
                         continue
-                elif is_news:
-                    said = _BestError(error, after_s)
+                elif is_better:
+                    best = _BestError(error, after_s)
                 if time.monotonic() + pause_s >= give_up_s:
-                    if said is None or is_news:
+                    if best is None or is_better:
                         raise
-                    raise said.error from error
+                    raise best.error from error
                 ending.pause(pause_s)
                 pause_s = min(2 * pause_s, AGAIN_MAX_S)
 
-    def _turn(self, silent: Set[HttpHost], left_s: float, *, has_heard: bool) -> _Turn:
+    def _next_attempt(
+        self, silent: Set[HttpHost], left_s: float, *, has_response: bool
+    ) -> _Attempt:
         """Choose the next host among the hosts that were responsive during this query."""
         known_s = time.monotonic() - SILENT_KEPT_S
         with self._lock:
             others = [host for host in self._hosts if host not in silent] or self._hosts
-            others = sorted(others, key=lambda host: self._silent_s.get(host, known_s) > known_s)
+            others = sorted(
+                others, key=lambda host: self._silent_s.get(host.url, known_s) > known_s
+            )
         part_s = max(left_s / len(others), AGAIN_MIN_S)
-        return _Turn(others[0], part_s, is_last=len(others) == 1, has_heard=has_heard)
+        return _Attempt(others[0], part_s, is_last=len(others) == 1, has_response=has_response)
 
     def leave(self, url: str) -> None:
         """Move an unresponsive host to the end of the order."""
-        for host in self._hosts:
-            if host.url == url:
-                self._leave(host)
+        with self._lock:
+            self._silent_s[url] = time.monotonic()
+            self._hosts = sorted(self._hosts, key=lambda host: host.url == url)
 
     def next_host(self) -> None:
         with self._lock:
@@ -264,18 +268,13 @@ class Asker:
             found["Authorization"] = f"Bearer {self._token.reveal()}"
         return found
 
-    def _note(self, store: str, places: Iterable[Mapping[str, Any]]) -> None:
+    def _remember(self, store: str, positions: Iterable[Mapping[str, Any]]) -> None:
         with self._lock:
             reached = self._reached.setdefault(store, {})
-            for place in places:
-                partition = place["partition"]
+            for position in positions:
+                partition = position["partition"]
                 if partition is not None:
-                    reached[partition] = max(reached.get(partition, 0), place["max_offset"])
-
-    def _leave(self, silent: HttpHost) -> None:
-        with self._lock:
-            self._silent_s[silent] = time.monotonic()
-            self._hosts = [*(host for host in self._hosts if host is not silent), silent]
+                    reached[partition] = max(reached.get(partition, 0), position["max_offset"])
 
     def close(self) -> None:
         """Close all connections, including connections of waiting threads."""
@@ -289,8 +288,8 @@ class Asker:
 def _short(target: str) -> str:
     if len(target) > TARGET_MAX:
         raise WrongQueryError(
-            f"what is asked is {len(target):,} characters of an address, and {TARGET_MAX:,} are "
-            "the most; get(key) and get_many(keys) take longer keys"
+            f"the query has {len(target):,} characters in its URL, and at most {TARGET_MAX:,} are "
+            "allowed. Use get(key) or get_many(keys), which take longer keys"
         )
     return target
 
@@ -299,25 +298,25 @@ def _read(reply: Reply) -> dict[str, Any]:
     found = reply.document if isinstance(reply.document, dict) else {}
     if reply.code == 200 or (reply.code == 404 and "places" in found):
         return found
-    said = str(found.get("error", f"status {reply.code}"))
+    message = str(found.get("error", f"status {reply.code}"))
     if reply.code == 400:
-        raise WrongQueryError(said)
+        raise WrongQueryError(message)
     if reply.code == 401:
-        raise UnknownTokenError(f"{said}; give it as token=")
+        raise UnknownTokenError(f"{message}. Give it as token=")
     if reply.code == 404:
         raise NoSuchStoreError(
-            f"{said}; stores are served where headrace run has --queries"
+            f"{message}. Start headrace run with --queries to serve stores"
             if "error" not in found
-            else said
+            else message
         )
     if reply.code == 410:
-        raise PositionGoneError(said)
+        raise PositionGoneError(message)
     if reply.code == 421 and "partition" in found:
-        raise NotHereError(said, partition=found["partition"], host=found.get("host"))
+        raise NotHereError(message, partition=found["partition"], host=found.get("host"))
     if reply.code == 501:
-        raise StoreInMemoryError(said)
+        raise StoreInMemoryError(message)
     if reply.code == 503:
         raise NotReadableError(
-            said, remaining=found.get("restore_remaining"), unreached=found.get("host")
+            message, remaining=found.get("restore_remaining"), unreached=found.get("host")
         )
-    raise QueryError(said)
+    raise QueryError(message)

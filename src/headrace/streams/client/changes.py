@@ -77,7 +77,9 @@ class Changes(Generic[K, V]):
         read: Read[K, V],
     ) -> None:
         if snapshot + (start != "end") + (position is not None) > 1:
-            raise WrongQueryError("say one of snapshot=True, start= and position=")
+            raise WrongQueryError(
+                "snapshot=True, start= and position= exclude each other. Keep a single one"
+            )
         self._asker = asker
         self._store = store
         self._of = of
@@ -88,7 +90,7 @@ class Changes(Generic[K, V]):
         self._stream: EventStream | None = None
         self._is_closed = False
         self._has_begun = False
-        self._has_told = False
+        self._has_received = False
         self._batches = self.batches()
         self._ready: deque[Change[K, V]] = deque()
         self._position = self._reached = position
@@ -118,9 +120,9 @@ class Changes(Generic[K, V]):
         return self._reached if self._ready else self._position
 
     @property
-    def has_told(self) -> bool:
+    def has_received(self) -> bool:
         """Whether a host has started to send changes."""
-        return self._has_told
+        return self._has_received
 
     def batches(self) -> Iterator[list[Change[K, V]]]:
         """Yield the changes in batches, as they arrive.
@@ -143,15 +145,15 @@ class Changes(Generic[K, V]):
     def _until_closed(self) -> Iterator[list[Change[K, V]]]:
         give_up_s, pause_s = self._until(), AGAIN_MIN_S
         while (stream := self._opened()) is not None:
-            has_told = False
+            has_received = False
             try:
-                for piece in stream.pieces():
-                    found = self._told(piece)
-                    has_told = has_told or any(heard.name != "closed" for heard in piece)
-                    self._has_told = self._has_told or has_told
+                for events in stream.batches():
+                    found = self._take(events)
+                    has_received = has_received or any(event.name != "closed" for event in events)
+                    self._has_received = self._has_received or has_received
                     if found:
                         yield found
-                    closed = next((heard for heard in piece if heard.name == "closed"), None)
+                    closed = next((event for event in events if event.name == "closed"), None)
                     if closed is not None:
                         reason = msgspec.json.decode(closed.data)["reason"]
                         raise NotReadableError(f"changes of store {self._store!r}: {reason}")
@@ -159,10 +161,10 @@ class Changes(Generic[K, V]):
                 self._ending.require()
                 if self._snapshot and self._position is None and self._has_begun:
                     raise NotReadableError(
-                        f"the rows of store {self._store!r} were cut before all were told, so "
-                        f"there is no position to go on from; begin anew: {error}"
+                        f"the rows of store {self._store!r} are incomplete and have no position to "
+                        f"continue from. Start again: {error}"
                     ) from error
-                if has_told:  # the time-out starts after the last received data
+                if has_received:  # the time-out starts after the last received data
                     give_up_s, pause_s = self._until(), AGAIN_MIN_S
                 if time.monotonic() + pause_s >= give_up_s:
                     raise
@@ -201,20 +203,20 @@ class Changes(Generic[K, V]):
         self._stream = self._asker.listen(self._store, "changes", given, self._ending)
         return self._stream
 
-    def _told(self, piece: list[ServerSentEvent]) -> list[Change[K, V]]:
+    def _take(self, events: list[ServerSentEvent]) -> list[Change[K, V]]:
         found = []
-        for heard in piece:
-            self._has_begun = self._has_begun or heard.name == "row"
-            if heard.position is not None:
-                self._position = heard.position
-            if heard.name == "compacted":
-                self._compacted.append(msgspec.json.decode(heard.data))
-            elif heard.name in ("row", "change"):
-                found.append(self._made(heard))
+        for event in events:
+            self._has_begun = self._has_begun or event.name == "row"
+            if event.position is not None:
+                self._position = event.position
+            if event.name == "compacted":
+                self._compacted.append(msgspec.json.decode(event.data))
+            elif event.name in ("row", "change"):
+                found.append(self._change(event))
         return found
 
-    def _made(self, heard: ServerSentEvent) -> Change[K, V]:
-        document = msgspec.json.decode(heard.data)
+    def _change(self, event: ServerSentEvent) -> Change[K, V]:
+        document = msgspec.json.decode(event.data)
         key, value = self._read(document)
         return Change(
             key=key,
@@ -222,6 +224,6 @@ class Changes(Generic[K, V]):
             timestamp=document["timestamp"],
             partition=document["partition"],
             offset=document["offset"],
-            is_row=heard.name == "row",
-            position=heard.position,
+            is_row=event.name == "row",
+            position=event.position,
         )

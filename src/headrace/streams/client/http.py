@@ -65,7 +65,9 @@ class Interruption:
 
     def require(self) -> None:
         if self.is_over:
-            raise ClosedConnectionError("the connection was closed; make another one to ask again")
+            raise ClosedConnectionError(
+                "the connection is closed. Open a new connection to query again"
+            )
 
     def pause(self, seconds: float) -> None:
         self._over.wait(seconds)
@@ -113,7 +115,7 @@ class EventStream:
         self._socket = sock
         self._unreached = unreached
 
-    def pieces(self) -> Iterator[list[ServerSentEvent]]:
+    def batches(self) -> Iterator[list[ServerSentEvent]]:
         """Yield the events of each received piece; raise UnreachedHostError at the end."""
         left = b""
         while True:
@@ -122,10 +124,10 @@ class EventStream:
             except (OSError, ValueError, http.client.HTTPException) as error:
                 raise self._unreached(error) from error
             if not data:
-                raise self._unreached("it has ended")
+                raise self._unreached("the connection has ended")
             *whole, left = (left + data).split(b"\n\n")
             if whole:
-                yield [_heard(one) for one in whole]
+                yield [_event(text) for text in whole]
 
     def cut(self) -> None:
         """Interrupt a waiting reader, which then closes the stream."""
@@ -138,23 +140,23 @@ class EventStream:
         self._answer.close()
 
 
-def _heard(text: bytes) -> ServerSentEvent:
+def _event(text: bytes) -> ServerSentEvent:
     """Parse an event.
 
-    >>> _heard(b'id: 0:7' + bytes([10]) + b'event: change' + bytes([10]) + b'data: {}')
+    >>> _event(b'id: 0:7' + bytes([10]) + b'event: change' + bytes([10]) + b'data: {}')
     Heard(name='change', data=b'{}', position='0:7')
-    >>> _heard(b': alive')
+    >>> _event(b': alive')
     Heard(name='', data=b'', position=None)
     """
     name, data, position = "", b"", None
     for line in text.split(b"\n"):
-        field, _, said = line.partition(b": ")
+        field, _, value = line.partition(b": ")
         if field == b"event":
-            name = said.decode()
+            name = value.decode()
         elif field == b"data":
-            data = said
+            data = value
         elif field == b"id":
-            position = said.decode()
+            position = value.decode()
     return ServerSentEvent(name, data, position)
 
 
@@ -169,11 +171,10 @@ def sent_token(given: str | Secret, *, named: str = "the token") -> Secret:
     """
     token = str(given.reveal() if isinstance(given, Secret) else given).strip()
     if not token:
-        raise ConfigError(f"{named} is empty; give the one that the hosts have")
+        raise ConfigError(f"{named} is empty. Use the token of the hosts")
     if not token.isascii() or not token.isprintable():
         raise ConfigError(
-            f"{named} is to be letters, digits and signs, without line ends in it; give it as "
-            "the hosts have it"
+            f"{named} must be printable ASCII without line ends. Use the token of the hosts"
         )
     return Secret(token)
 
@@ -215,10 +216,12 @@ class HttpHost:
             host = None
         if host is None or parts.scheme not in ("http", "https"):
             raise ConfigError(
-                f"an application is asked at http://HOST:PORT or https://HOST:PORT, not {url!r}"
+                "the URL of an application must be http://HOST:PORT or https://HOST:PORT, not "
+                f"{url!r}"
             )
         self.url = url.rstrip("/")
-        self._host, self._port, self._path = host, port, parts.path.rstrip("/")
+        self._host, self._path = host, parts.path.rstrip("/")
+        self._port = port or (443 if parts.scheme == "https" else 80)
         self._context = context
         if parts.scheme == "https" and context is None:
             self._context = ssl.create_default_context()
@@ -347,34 +350,31 @@ class HttpHost:
             return Reply(code, msgspec.json.decode(data))
         except msgspec.DecodeError as error:
             raise self._unreached(
-                f"status {code}, and what it says is no JSON; is it headrace?"
+                f"status {code}, and its answer is not JSON of an application"
             ) from error
 
     def _unreached(self, why: str | Exception) -> UnreachedHostError:
-        said = why if isinstance(why, str) else f"{type(why).__name__}: {why}"
+        problem = why if isinstance(why, str) else f"{type(why).__name__}: {why}"
         is_other = _is_other(why)
-        advice = "ask again later"
+        advice = "Ask again later"
         if isinstance(why, ssl.SSLCertVerificationError):
-            advice = "give what trusts its certificate as context="
+            advice = "Give a TLS context that trusts its certificate as context="
         elif isinstance(why, ConnectionRefusedError):
-            advice = "nothing listens there: start it, ask again later, or correct its address"
+            advice = "Start the host, ask again later, or correct its address"
         elif isinstance(why, socket.gaierror):
-            advice = "correct its name"
+            advice = "Correct its name"
         elif is_other:
-            advice = f"is it {'https' if self._context is None else 'http'}://, or another port?"
+            advice = f"Use {'https' if self._context is None else 'http'}://, or another port"
         return UnreachedHostError(
-            f"host {self.url} does not answer: {said}; {advice}",
+            f"host {self.url} does not answer: {problem}. {advice}",
             host=self.url,
             is_silent=isinstance(why, TimeoutError),
             is_other=is_other,
         )
 
     def _connect(self) -> http.client.HTTPConnection:
-        if self._context is None:
-            return http.client.HTTPConnection(self._host, self._port, timeout=CONNECT_S)
-        return http.client.HTTPSConnection(
-            self._host, self._port, timeout=CONNECT_S, context=self._context
-        )
+        # Its socket is opened, and secured, here, where it can be interrupted.
+        return http.client.HTTPConnection(self._host, self._port)
 
     def _take(self) -> http.client.HTTPConnection | None:
         oldest_s = time.monotonic() - IDLE_S

@@ -71,7 +71,7 @@ def connect(
     """
     urls = [url] if isinstance(url, str) else [*url]
     if not urls:
-        raise ConfigError("an application is asked at http://HOST:PORT, and no address was given")
+        raise ConfigError("the URL of the application is missing. Give it as http://HOST:PORT")
     asker = Asker(
         urls,
         token=Secret(token) if isinstance(token, str) else token,
@@ -336,7 +336,7 @@ class RemoteStore(Generic[K, V]):
         self, method: str, path: str, given: Parameters, limit: int | None
     ) -> Iterator[list[StoreRow[Any, V]]]:
         if limit is not None and limit < 0:
-            raise WrongQueryError(f"limit is how many rows at most, or None, and not {limit}")
+            raise WrongQueryError(f"limit must be a maximum number of rows or None, not {limit}")
         if (refusal := self._refusal(method)) is not None:
             raise refusal
         has_windows = self._has_windows()
@@ -386,7 +386,7 @@ class RemoteStore(Generic[K, V]):
             return key, None if is_deleted else msgspec.convert(value, self._value_type)
         except (msgspec.ValidationError, KeyError, TypeError) as error:
             raise QueryError(
-                f"a row of store {self.name!r} is not of the types that were given for it: {error}"
+                f"a row of store {self.name!r} does not match the types given for it: {error}"
             ) from error
 
 
@@ -396,7 +396,7 @@ def _json(key: object) -> str | None:
 
 def _key(key: object) -> dict[str, str | None]:
     if key is None:
-        raise WrongQueryError("no store has a key None")
+        raise WrongQueryError("a key must not be None")
     return {"json_keys": "true", "key": _json(key)}
 
 

@@ -73,7 +73,9 @@ class _Threads:
 
     async def call(self, asks: Callable[P, R], *given: P.args, **named: P.kwargs) -> R:
         if self._is_closed:
-            raise ClosedConnectionError("the connection was closed; make another one to ask again")
+            raise ClosedConnectionError(
+                "the connection is closed. Open a new connection to query again"
+            )
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._pool, partial(asks, *given, **named))
 

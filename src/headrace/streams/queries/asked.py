@@ -20,14 +20,14 @@ from headrace.topology.serdes.documents import TOO_DEEP, to_bytes, to_document
 
 ReadKey = Callable[[str, Serde[Any], str], bytes]
 """Encodes a key given as text, with a serde; the last argument is the store's name."""
-_MEANT = {
-    "string": "ask for a text",
-    "integer": "ask for a whole number from -2147483648 to 2147483647",
-    "long": "ask for a whole number of at most 64 bits",
-    "double": "ask for a number",
+_ADVICE = {
+    "string": "Use text",
+    "integer": "Use an integer from -2147483648 to 2147483647",
+    "long": "Use an integer of at most 64 bits",
+    "double": "Use a number",
 }
 """The advice for an invalid key, by the name of the key serde."""
-_LIKE_ITS_ROWS = "ask for a key as its rows show them in JSON"
+_LIKE_ITS_ROWS = "Use a key as it is in JSON rows of the store"
 _FOR_PROGRAMS = ("pass ", "or pass ", "convert it first", "write serdes.")
 _POSITION = re.compile(
     r"(?:(?P<topic>[a-zA-Z0-9._-]+)-)?(?P<partition>\d{1,6}):(?P<at>\d{1,18})", re.ASCII
@@ -66,8 +66,8 @@ def key_of_document(document: Any, serde: Serde[Any], store: str) -> bytes:
         return to_bytes(document, serde)
     except SerdeError as error:
         raise WrongQueryError(
-            f"the keys of store {store!r} are those of serde {serde.name}: {_without_advice(error)}"
-            f"; {_MEANT.get(serde.name, _LIKE_ITS_ROWS)}"
+            f"keys of store {store!r} use serde {serde.name}: {_without_advice(error)}. "
+            f"{_ADVICE.get(serde.name, _LIKE_ITS_ROWS)}"
         ) from error
 
 
@@ -77,7 +77,7 @@ def _without_advice(error: SerdeError) -> str:
 
 
 def _too_deep(store: str) -> WrongQueryError:
-    return WrongQueryError(f"a key of store {store!r} {TOO_DEEP}; send a key that the store has")
+    return WrongQueryError(f"a key of store {store!r} {TOO_DEEP}. Send a key that the store has")
 
 
 def key_of_json(text: str, serde: Serde[Any], store: str) -> bytes:
@@ -90,7 +90,7 @@ def key_of_json(text: str, serde: Serde[Any], store: str) -> bytes:
     try:
         document = json.loads(text)
     except ValueError as error:
-        raise WrongQueryError(f"a key is to be JSON, and {text[:40]!r} is none") from error
+        raise WrongQueryError(f"a key must be JSON, not {text[:40]!r}") from error
     except RecursionError as error:
         raise _too_deep(store) from error
     return key_of_document(document, serde, store)
@@ -113,8 +113,8 @@ def scan_of(
     if isinstance(reader, WindowReader | SessionReader):
         if reverse or prefix is not None:
             raise WrongQueryError(
-                f"the rows of store {reader.name!r} have windows and come by time: from and to are "
-                "times, and there is neither prefix nor reverse"
+                f"the rows of store {reader.name!r} have windows and are ordered by time. Use "
+                "times as from and to, without prefix and reverse"
             )
         if begin is None and end is None:
             return Scan()
@@ -124,13 +124,13 @@ def scan_of(
         )
     if prefix is not None:
         if begin is not None or end is not None or reverse:
-            raise WrongQueryError("a prefix goes with neither from and to nor reverse")
+            raise WrongQueryError("prefix excludes from, to and reverse. Leave them out")
         try:
             data = read(prefix, reader.key_serde, reader.name)
         except WrongQueryError as error:
             raise WrongQueryError(
-                f"{error}; a prefix is a key itself, whose bytes others begin with: of tuples and "
-                "lists ask for the range from one whole key to another"
+                f"{error}. A prefix must be a key itself: for tuples and lists, use a range "
+                "between two complete keys"
             ) from error
         return Scan(data, prefix_end(data))
     low, high = (
@@ -152,7 +152,7 @@ def time_of(text: str, name: str) -> int:
         given = datetime.fromisoformat(text)
     except ValueError as error:
         raise WrongQueryError(
-            f"{name} is milliseconds since 1970 or a time such as 2026-01-31T09:00:00Z, and not "
+            f"{name} must be milliseconds since 1970 or a time such as 2026-01-31T09:00:00Z, not "
             f"{text[:40]!r}"
         ) from error
     instant = given if given.tzinfo else given.replace(tzinfo=UTC)
@@ -177,8 +177,8 @@ class MinPosition:
         found = _POSITION.fullmatch(text)
         if found is None:
             raise WrongQueryError(
-                "min_position is PARTITION:OFFSET, as an answer has them, or "
-                f"TOPIC-PARTITION:OFFSET of a record that was written, and not {text[:80]!r}"
+                "min_position must be PARTITION:OFFSET of an answer, or TOPIC-PARTITION:OFFSET of "
+                f"a written record, not {text[:80]!r}"
             )
         return cls(found["topic"], int(found["partition"]), int(found["at"]))
 

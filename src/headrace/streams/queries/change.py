@@ -44,8 +44,8 @@ def positions_of(text: str) -> dict[int, int]:
         match = _ONE.fullmatch(one.strip())
         if match is None:
             raise WrongQueryError(
-                "a position is PARTITION:OFFSET,PARTITION:OFFSET…, as events have it as their id, "
-                f"and not {text[:80]!r}"
+                "a position must be PARTITION:OFFSET,PARTITION:OFFSET…, as in the id of an event, "
+                f"not {text[:80]!r}"
             )
         found[int(match[1])] = int(match[2])
     return found

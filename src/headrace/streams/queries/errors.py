@@ -49,8 +49,8 @@ class ApplicationFailedError(NotReadableError):
 
     def __init__(self, application: str, reason: str) -> None:
         super().__init__(
-            f"the application {application} has failed in this process, and its stores are not "
-            f"read any more: {reason}. Correct that, and start a new KafkaStreams"
+            f"the application {application} has failed in this process, and its stores cannot "
+            f"be read: {reason}. Correct the cause, and start a new KafkaStreams"
         )
 
 
@@ -66,7 +66,7 @@ class StoppingError(NotReadableError):
     """Raised if the queried process stops; try again after its restart, or query another host."""
 
     def __init__(self) -> None:
-        super().__init__("this host stops: ask again in a moment, or ask another host")
+        super().__init__("this host stops. Ask again in a moment, or ask another host")
 
 
 class NotHereError(NotReadableError):
@@ -127,15 +127,15 @@ class TooManyFollowersError(NotReadableError):
     """Raised if the maximum number of followers is reached; try again later."""
 
 
-def said_of(error: Exception) -> str:
+def describe_error(error: Exception) -> str:
     """Return the description of an error: its message, unless it may contain data of a record.
 
-    >>> said_of(NotReadableError("it is restored")), said_of(ValueError("the value 5"))
-    ('it is restored', 'ValueError')
+    >>> [describe_error(e) for e in (NotReadableError("it restores"), ValueError("the value 5"))]
+    ['it restores', 'ValueError']
     """
     if is_ours(error):
         return str(error)
     client = sys.modules.get("confluent_kafka")  # not loaded here: all may be in memory
     if client is not None and isinstance(error, client.KafkaException) and error.args:
-        return f"Kafka's client refuses it: {error.args[0].str()}"
+        return f"the Kafka client reports: {error.args[0].str()}"
     return type(error).__name__

@@ -24,7 +24,7 @@ from headrace.streams.queries.errors import (
     PositionGoneError,
     TooManyFollowersError,
     WrongQueryError,
-    said_of,
+    describe_error,
 )
 from headrace.streams.queries.kept import store_of
 from headrace.streams.queries.origin import Origin, origin_of
@@ -108,7 +108,7 @@ class Tail:
                 if follower in members:
                     members.remove(follower)
 
-    def end(self, reason: str = "nobody follows any more") -> None:
+    def end(self, reason: str = "the last follower has left") -> None:
         """Stop reading, and close the remaining followers with the reason."""
         with self._lock:
             if self._ended is None:
@@ -133,27 +133,27 @@ class Tail:
             finally:
                 consumer.close(leave=False)
         except Exception as error:  # any error must be reported to the followers
-            reason = said_of(error)
+            reason = describe_error(error)
             self._log.warning("changes_failed", reason=reason)
             self.end(f"the changes cannot be read: {reason}")
         self._log.debug("changes_left", reason=self._ended)
 
     def _turn(self, consumer: Consumer) -> None:
         batches = consumer.poll(POLL_RECORDS, POLL_S)
-        places = [TopicPartition(self.origin.topic, partition) for partition in self._members]
+        tps = [TopicPartition(self.origin.topic, partition) for partition in self._members]
         # Markers and aborted records are passed only after all records before them were returned.
-        positions = consumer.positions(places)
+        positions = consumer.positions(tps)
         with self._lock:
-            for place, records in batches.items():
-                members = self._members[place.partition]
+            for tp, records in batches.items():
+                members = self._members[tp.partition]
                 for record in records if members else ():
                     change = DecodedChange(self.origin, record)
                     members[:] = [one for one in members if one.offer(change)]
-            for place, offset in positions.items():
-                if offset > self._reached[place.partition]:
-                    self._reached[place.partition] = offset
-                    for member in self._members[place.partition]:
-                        member.reach(place.partition, offset)
+            for tp, offset in positions.items():
+                if offset > self._reached[tp.partition]:
+                    self._reached[tp.partition] = offset
+                    for member in self._members[tp.partition]:
+                        member.reach(tp.partition, offset)
 
 
 # Catch-up of a follower before it joins the tail: rows, and the changes since then.
@@ -187,8 +187,8 @@ class CatchUp:
 
     Args:
         follower: has its start positions, unless rows are sent first.
-        tells_gaps: whether to report changes removed by compaction; False for followers that start
-            at the beginning, because they request only existing changes.
+        reports_gaps: whether to report changes removed by compaction; False for followers that
+            start at the beginning, because they request only existing changes.
         done: called at the end.
     """
 
@@ -200,7 +200,7 @@ class CatchUp:
         turns: Turns,
         *,
         rows: RowsFirst | None = None,
-        tells_gaps: bool,
+        reports_gaps: bool,
         done: Callable[[], None],
     ) -> None:
         self._tail = tail
@@ -208,31 +208,31 @@ class CatchUp:
         self._cluster = cluster
         self._turns = turns
         self._rows = rows
-        self._tells_gaps = tells_gaps
+        self._reports_gaps = reports_gaps
         self._done = done
-        self._told_gaps: set[int] = set()
-        self._looking: Consumer | None = None
+        self._reported_gaps: set[int] = set()
+        self._gap_consumer: Consumer | None = None
 
     def start(self) -> None:
         threading.Thread(target=self._run, name="headrace-changes-since", daemon=True).start()
 
     def _run(self) -> None:
         try:
-            if self._rows is None or self._rows.tell(self._follower):
+            if self._rows is None or self._rows.emit(self._follower):
                 self._catch_up()
         except OffsetLostError as error:
-            self._follower.close(f"{error}; begin anew, with snapshot=true")
+            self._follower.close(f"{error}. Start again with snapshot=true")
         except StreamsError as error:
             self._follower.close(str(error))
         except Exception as error:  # any error must be reported to the follower
-            reason, origin = said_of(error), self._tail.origin
+            reason, origin = describe_error(error), self._tail.origin
             get_logger().warning(
                 "changes_failed", store=origin.store.name, topic=origin.topic, reason=reason
             )
             self._follower.close(f"the changes cannot be read: {reason}")
         finally:
-            if self._looking is not None:
-                self._looking.close(leave=False)
+            if self._gap_consumer is not None:
+                self._gap_consumer.close(leave=False)
             self._done()
 
     def _catch_up(self) -> None:
@@ -242,31 +242,31 @@ class CatchUp:
             return
         consumer = self._cluster.committed()
         try:
-            consumer.add({self._place(p): follower.next_of(p) for p in left})
+            consumer.add({self._tp(p): follower.next_of(p) for p in left})
             while left and not follower.is_over:
-                for place, records in consumer.poll(POLL_RECORDS, POLL_S).items():
-                    self._hand(place.partition, records)
-                positions = consumer.positions([self._place(p) for p in left])
+                for tp, records in consumer.poll(POLL_RECORDS, POLL_S).items():
+                    self._deliver(tp.partition, records)
+                positions = consumer.positions([self._tp(p) for p in left])
                 for partition in sorted(left):
-                    reached = positions.get(self._place(partition), -1)
+                    reached = positions.get(self._tp(partition), -1)
                     if reached > follower.next_of(partition):
-                        self._tell_gap(partition, follower.next_of(partition), reached)
+                        self._report_gap(partition, follower.next_of(partition), reached)
                         follower.reach(partition, reached)
                     if tail.join(follower, partition):
                         left.discard(partition)
-                        consumer.remove([self._place(partition)])
+                        consumer.remove([self._tp(partition)])
         finally:
             consumer.close(leave=False)
 
-    def _hand(self, partition: int, records: Sequence[ReceivedMessage]) -> None:
-        for change in self._made(records):
+    def _deliver(self, partition: int, records: Sequence[ReceivedMessage]) -> None:
+        for change in self._decode(records):
             offset = change.offset
             if offset > self._follower.next_of(partition):
-                self._tell_gap(partition, self._follower.next_of(partition), offset)
+                self._report_gap(partition, self._follower.next_of(partition), offset)
             if not self._follower.offer(change, can_wait=True):
                 return
 
-    def _made(self, records: Sequence[ReceivedMessage]) -> Iterator[DecodedChange]:
+    def _decode(self, records: Sequence[ReceivedMessage]) -> Iterator[DecodedChange]:
         """Decode records, and encode wanted changes as JSON within a turn."""
         for some in shares(records):
             with self._turns.one():
@@ -276,43 +276,43 @@ class CatchUp:
                         _ = change.data  # encode and cache it
             yield from made
 
-    def _place(self, partition: int) -> TopicPartition:
+    def _tp(self, partition: int) -> TopicPartition:
         return TopicPartition(self._tail.origin.topic, partition)
 
-    # -- what compaction took away ---------------------------------------------------------------
+    # -- changes that compaction removed ---------------------------------------------------------
 
-    def _tell_gap(self, partition: int, begin: int, end: int) -> None:
+    def _report_gap(self, partition: int, begin: int, end: int) -> None:
         """Report that compaction has removed changes between two offsets.
 
         Records of aborted transactions also take offsets, so a consumer that reads them checks.
         """
-        if not self._tells_gaps or partition in self._told_gaps or end - begin < _GAP_MIN:
+        if not self._reports_gaps or partition in self._reported_gaps or end - begin < _GAP_MIN:
             return
         if not _is_missing(self._offsets_in(partition, begin, end), begin, end):
             return
-        self._told_gaps.add(partition)
-        said: Mapping[str, object] = {
+        self._reported_gaps.add(partition)
+        gap: Mapping[str, object] = {
             "partition": partition,
             "from": begin,
             "to": end,
-            "reason": "compaction has taken away changes of keys that changed again later; what "
-            "follows may lack more of them",
+            "reason": "compaction has removed changes of keys that changed again later; more of "
+            "them may be missing from the following changes",
         }
-        self._follower.tell("compacted", msgspec.json.encode(said))
+        self._follower.emit("compacted", msgspec.json.encode(gap))
 
     def _offsets_in(self, partition: int, begin: int, end: int) -> list[int]:
-        place, found = self._place(partition), list[int]()
-        if self._looking is None:
-            self._looking = self._cluster.all()
-        self._looking.add({place: begin})
+        tp, found = self._tp(partition), list[int]()
+        if self._gap_consumer is None:
+            self._gap_consumer = self._cluster.all()
+        self._gap_consumer.add({tp: begin})
         # Brokers may be unavailable for a long time, and unread offsets are not missing.
-        while self._looking.positions([place]).get(place, -1) < end:
+        while self._gap_consumer.positions([tp]).get(tp, -1) < end:
             if self._follower.is_over:
                 found = list(range(begin, end))
                 break
-            records = self._looking.poll(end - begin, POLL_S).get(place, ())
+            records = self._gap_consumer.poll(end - begin, POLL_S).get(tp, ())
             found += [record.offset() for record in records if record.offset() < end]
-        self._looking.remove([place])
+        self._gap_consumer.remove([tp])
         return found
 
 
@@ -421,8 +421,8 @@ class Feeds:
                 raise StreamsError(self._closed)
             if len(self._followers) >= self._followers_max:
                 raise TooManyFollowersError(
-                    f"{self._followers_max} follow changes here already; ask again later, or "
-                    "another host: each has the changes of all partitions"
+                    f"{self._followers_max} clients follow changes on this host, which is the "
+                    "maximum. Ask again later, or use another host: each has all partitions"
                 )
             self._followers[follower] = None
         try:
@@ -438,7 +438,7 @@ class Feeds:
 
     def leave(self, follower: ChangeSubscription) -> None:
         """Remove a follower; the reader of a store ends with its last follower."""
-        follower.close("it was left")
+        follower.close("the follower has left")
         with self._lock:
             tail = self._followers.pop(follower, None)
             if tail is None:
@@ -451,7 +451,7 @@ class Feeds:
                 del self._tails[name]
         tail.end()
 
-    def close(self, reason: str = "what serves the changes stops") -> None:
+    def close(self, reason: str = "the server of the changes stops") -> None:
         with self._lock:
             self._closed = reason
             followers, tails = list(self._followers), list(self._tails.values())
@@ -476,25 +476,25 @@ class Feeds:
         follower: ChangeSubscription,
         start: Start,
         key: bytes | None,
-        there: SnapshotRows | None,
+        remote_rows: SnapshotRows | None,
     ) -> None:
         cluster = self._reached()
-        places = self._places(cluster, origin)
+        tps = self._tps(cluster, origin)
         rows = None
         if start.kind == "rows":
-            rows = self._rows(origin, key, {place.partition for place in places}, there)
-        tail = self._tail_of(cluster, origin, places, follower)
+            rows = self._rows(origin, key, {tp.partition for tp in tps}, remote_rows)
+        tail = self._tail_of(cluster, origin, tps, follower)
         if start.kind == "end":
             tail.join_now(follower)
             return
         if start.kind == "beginning":
-            follower.begin(_by_partition(cluster.admin.start_offsets(places)))
+            follower.begin(_by_partition(cluster.admin.start_offsets(tps)))
         elif start.kind == "positions":
-            follower.begin(_checked(cluster.admin, places, start.positions))
+            follower.begin(_checked(cluster.admin, tps, start.positions))
         if not self._catching_up.acquire(blocking=False):
             raise TooManyFollowersError(
-                f"{CATCHING_UP_MAX} streams of changes are reading older changes at this moment, "
-                "which is the most; ask again in a few seconds, or begin at the end"
+                f"{CATCHING_UP_MAX} change feeds are reading older changes, which is the maximum. "
+                "Ask again in a few seconds, or start at the end"
             )
         CatchUp(
             tail,
@@ -502,7 +502,7 @@ class Feeds:
             cluster,
             self._turns,
             rows=rows,
-            tells_gaps=start.kind != "beginning",
+            reports_gaps=start.kind != "beginning",
             done=self._catching_up.release,
         ).start()
 
@@ -512,12 +512,12 @@ class Feeds:
                 self._cluster = self._connect(self._queries.config)
             return self._cluster
 
-    def _places(self, cluster: FeedCluster, origin: Origin) -> list[TopicPartition]:
+    def _tps(self, cluster: FeedCluster, origin: Origin) -> list[TopicPartition]:
         facts = cluster.admin.describe([origin.topic]).get(origin.topic)
         if facts is None:
             raise NotReadableError(
-                f"the changes of store {origin.store.name!r} are in the topic {origin.topic}, "
-                "which is not there yet: the application makes it when it starts first"
+                f"the topic {origin.topic}, with the changes of store {origin.store.name!r}, does "
+                "not exist yet. Start the application, which creates it"
             )
         return [TopicPartition(origin.topic, number) for number in range(facts.partitions)]
 
@@ -525,7 +525,7 @@ class Feeds:
         self,
         cluster: FeedCluster,
         origin: Origin,
-        places: list[TopicPartition],
+        tps: list[TopicPartition],
         follower: ChangeSubscription,
     ) -> Tail:
         name = origin.store.name
@@ -540,47 +540,51 @@ class Feeds:
                     self._followers[follower] = tail
                     return tail
             # Without the lock, because the cluster may be slow.
-            ends = cluster.admin.stable_offsets(places)
+            ends = cluster.admin.stable_offsets(tps)
 
     def _rows(
-        self, origin: Origin, key: bytes | None, partitions: set[int], there: SnapshotRows | None
+        self,
+        origin: Origin,
+        key: bytes | None,
+        partitions: set[int],
+        remote_rows: SnapshotRows | None,
     ) -> RowsFirst:
         store = origin.store
         if store.is_global:
             raise WrongQueryError(
                 f"{store.name!r} is a global table, whose changes are the records of "
-                f"{origin.topic}: begin with from=beginning in place of snapshot=true"
+                f"{origin.topic}. Start with from=beginning instead of snapshot=true"
             )
         reader = self._queries.reader(store.name)
-        rows = there or RowsHere(reader, Scan() if key is None else reader.of_one(key))
+        rows = remote_rows or RowsHere(reader, Scan() if key is None else reader.of_one(key))
         rows.require_all(frozenset(partitions))
         return RowsFirst(rows, partitions, self._turns)
 
 
 def _by_partition(offsets: Mapping[TopicPartition, int]) -> dict[int, int]:
-    return {place.partition: offset for place, offset in offsets.items()}
+    return {tp.partition: offset for tp, offset in offsets.items()}
 
 
 def _checked(
-    admin: AdminClient, places: list[TopicPartition], wanted: Mapping[int, int]
+    admin: AdminClient, tps: list[TopicPartition], wanted: Mapping[int, int]
 ) -> dict[int, int]:
     """Return the start of all partitions; raise PositionGoneError for a deleted position."""
-    if over := wanted.keys() - {place.partition for place in places}:
+    if over := wanted.keys() - {tp.partition for tp in tps}:
         raise WrongQueryError(
-            f"{places[0].topic} has {len(places)} partitions, and none is number {min(over)}"
+            f"partition {min(over)} of {tps[0].topic} does not exist. Use 0 to {len(tps) - 1}"
         )
-    starts, ends = admin.start_offsets(places), admin.end_offsets(places)
-    stable = admin.stable_offsets(places)
+    starts, ends = admin.start_offsets(tps), admin.end_offsets(tps)
+    stable = admin.stable_offsets(tps)
     found: dict[int, int] = {}
-    for place in places:
-        at = wanted.get(place.partition, stable[place])
-        if not starts[place] <= at <= ends[place]:
-            gone = "was deleted"
-            if at > ends[place]:
-                gone = "is behind its end: the position is wrong, or the topic was made anew since"
+    for tp in tps:
+        at = wanted.get(tp.partition, stable[tp])
+        if not starts[tp] <= at <= ends[tp]:
+            problem = "was deleted"
+            if at > ends[tp]:
+                problem = "is after its end: the position is wrong, or the topic was re-created"
             raise PositionGoneError(
-                f"{place} has offsets from {starts[place]} to {ends[place]}, and what comes at "
-                f"{at} {gone}; begin anew with the rows, snapshot=true, or from=beginning"
+                f"{tp} has offsets from {starts[tp]} to {ends[tp]}, and offset {at} "
+                f"{problem}. Start again with the rows, snapshot=true, or from=beginning"
             )
-        found[place.partition] = at
+        found[tp.partition] = at
     return found

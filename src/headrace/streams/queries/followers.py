@@ -32,7 +32,7 @@ number of new rows takes longer after a longer pause, and the next query waits f
 FOLLOW_SHARE_MAX = 5
 """The limit is at least this multiple of an update's duration."""
 FOLLOW_EVERY_MAX_S = 1.0
-LOOK_EVERY_S = 0.25
+LIST_EVERY_S = 0.25
 """Interval in seconds between checks which tasks have files on this host."""
 IDLE_S = 60.0
 """Seconds for which files stay open after the last query; deleted files take space until then."""
@@ -80,7 +80,9 @@ class Follower:
                 if position is None or secondary.is_restoring:
                     raise UnfinishedError("its rows come from the changelog")
                 if position.commit_id == NO_COMMIT:
-                    raise UnfinishedError("a restore of its rows was broken off, so some are old")
+                    raise UnfinishedError(
+                        "a restore of its rows was interrupted, so some rows are old"
+                    )
                 _require_kind(kind, secondary.layout(family))
                 self._require_reached(family, position)
                 age_s = self._monotonic_s() - self._followed_s
@@ -98,12 +100,12 @@ class Follower:
             and position.offset < before.offset
         ):
             self._follow_at_s = float("-inf")
-            raise NotReadableError("it is not as far again as it has been; ask again later")
+            raise NotReadableError("it has not caught up with an earlier answer. Ask again later")
         self._reached[family] = position
 
     def _current(self, *, fresh: bool) -> RocksSecondary:
         if self._is_over:
-            raise NotReadableError("it leaves this host; ask again")
+            raise NotReadableError("it leaves this host. Ask again")
         now_s = self._monotonic_s()
         if not fresh and now_s < self._follow_at_s and self._secondary is not None:
             return self._secondary
@@ -154,8 +156,8 @@ def _require_kind(kind: Kind, layout: str | None) -> None:
     """Raise if the files contain another kind of store, whose rows would be misread."""
     if layout is not None and KINDS.get(layout, layout) != kind:
         raise NotReadableError(
-            f"its files hold a {KINDS.get(layout, layout)} store, and the application that was "
-            f"named has it as a {kind} store; name the application that has written them"
+            f"its files contain a {KINDS.get(layout, layout)} store, and the given application has "
+            f"it as a {kind} store. Give the application that has written them"
         )
 
 
@@ -169,7 +171,7 @@ class Followers:
         self._lock = threading.Lock()
         self._open: dict[Path, Follower] = {}
         self._files: dict[str, Path] = {}
-        self._looked_s = float("-inf")
+        self._listed_s = float("-inf")
         self._held: tuple[float, frozenset[Path]] = (float("-inf"), frozenset())
         self._sweeper: threading.Timer | None = None
         self._is_closed = False
@@ -181,8 +183,8 @@ class Followers:
             now_s = self._monotonic_s()
             # If nothing was found before, check immediately: a worker may have started since.
             known = any(task.startswith(begin) for task in self._files)
-            if not known or now_s - self._looked_s >= LOOK_EVERY_S:
-                self._files, self._looked_s = task_files(self.base), now_s
+            if not known or now_s - self._listed_s >= LIST_EVERY_S:
+                self._files, self._listed_s = task_files(self.base), now_s
                 self._drop_others()
             here = {
                 int(task.removeprefix(begin)): path
@@ -209,7 +211,7 @@ class Followers:
 
     def _held_locks(self) -> frozenset[Path]:
         now_s = self._monotonic_s()
-        if now_s - self._held[0] >= LOOK_EVERY_S:
+        if now_s - self._held[0] >= LIST_EVERY_S:
             self._held = now_s, held_locks(self.base)
         return self._held[1]
 

@@ -89,11 +89,11 @@ def _of_tasks(plans: Sequence[SubPlan], config: StreamsConfig) -> Iterator[Store
                 store.spec.rows,
                 store.spec.kind == "memory",
                 on_disk,
-                is_fed and not _looked_at_anywhere(sub, store.name),
+                is_fed and not _reads_any_key(sub, store.name),
             )
 
 
-def _looked_at_anywhere(sub: SubTopology, store: str) -> bool:
+def _reads_any_key(sub: SubTopology, store: str) -> bool:
     return any(node.reads_any_key(store) for node in sub.nodes if store in node.stores)
 
 
@@ -115,6 +115,8 @@ def _of_tables(plans: Sequence[GlobalPlan]) -> Iterator[StoreDescriptor]:
 
 def store_of(stores: Mapping[str, StoreDescriptor], application: str, name: str) -> StoreDescriptor:
     if name not in stores:
-        there = ", ".join(sorted(stores)) or "none"
-        raise NoSuchStoreError(f"{application} has no store {name[:80]!r}; there are: {there}")
+        known = ", ".join(sorted(stores)) or "none"
+        raise NoSuchStoreError(
+            f"{application} has no store {name[:80]!r}. Use a store that it has: {known}"
+        )
     return stores[name]

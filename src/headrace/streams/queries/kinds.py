@@ -28,43 +28,43 @@ class OfOneKind:
                 raise refused
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
-    def _refused(self, word: str) -> WrongKindError:
-        refused = wrong_kind(self.store.name, self.store.kind, word)
-        assert refused is not None, (self.store.kind, word)
+    def _refused(self, method: str) -> WrongKindError:
+        refused = wrong_kind(self.store.name, self.store.kind, method)
+        assert refused is not None, (self.store.kind, method)
         return refused
 
 
-def wrong_kind(name: str, kind: str, word: str) -> WrongKindError | None:
-    """Return the error that names the right method, or None if no kind of store has `word`.
+def wrong_kind(name: str, kind: str, method: str) -> WrongKindError | None:
+    """Return the error that names the right method, or None if no kind of store has `method`.
 
     >>> print(wrong_kind("visits", "window", "get"))
-    store 'visits' has windows; ask with fetch(key, start, end)
+    store 'visits' has windows. Use fetch(key, start, end)
     >>> print(wrong_kind("counts", "key-value", "fetch_all"))
-    store 'counts' has no windows; ask with range(start, end) or all()
+    store 'counts' has no windows. Use range(start, end) or all()
     """
     if kind in ("window", "session"):
-        said = _of_windows(kind, word)
-    elif word in _VERSION:
-        said = "keeps no versions; ask with get(key)"
-    elif word in _WINDOW:
-        said = "has no windows; ask with get(key)"
-    elif word in _WINDOWS:
-        said = "has no windows; ask with range(start, end) or all()"
+        problem = _of_windows(kind, method)
+    elif method in _VERSION:
+        problem = "keeps no versions. Use get(key)"
+    elif method in _WINDOW:
+        problem = "has no windows. Use get(key)"
+    elif method in _WINDOWS:
+        problem = "has no windows. Use range(start, end) or all()"
     else:
         return None
-    return None if said is None else WrongKindError(f"store {name!r} {said}")
+    return None if problem is None else WrongKindError(f"store {name!r} {problem}")
 
 
-def _of_windows(kind: str, word: str) -> str | None:
-    if kind == "window" and word in _SESSIONS:
-        instead = "fetch(key, start, end)" if word in _WINDOW else "fetch_all(start, end)"
-        return f"has windows, and no sessions; ask with {instead}"
-    if word in _ROW | _VERSION:
+def _of_windows(kind: str, method: str) -> str | None:
+    if kind == "window" and method in _SESSIONS:
+        instead = "fetch(key, start, end)" if method in _WINDOW else "fetch_all(start, end)"
+        return f"has windows, and no sessions. Use {instead}"
+    if method in _ROW | _VERSION:
         instead = "fetch(key, start, end)"
-    elif word in _ROWS:
+    elif method in _ROWS:
         instead = "fetch_all(start, end) or all()"
     else:
         return None
     if kind == "session":
-        return f"has sessions; ask with {instead} or find_sessions(key, earliest_end, latest_start)"
-    return f"has windows; ask with {instead}"
+        return f"has sessions. Use {instead} or find_sessions(key, earliest_end, latest_start)"
+    return f"has windows. Use {instead}"

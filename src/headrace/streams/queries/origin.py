@@ -52,7 +52,7 @@ def origin_of(
         if plan.id != store.sub_topology:
             continue
         if store.name in plan.changelogs:
-            return Origin(store, plan.changelogs[store.name], _as_it_is)
+            return Origin(store, plan.changelogs[store.name], _unchanged)
         if store.name in plan.source_rows:
             rows = plan.source_rows[store.name]
             return Origin(store, rows.topic, partial(_of_source, rows))
@@ -60,12 +60,12 @@ def origin_of(
         if store.is_global and table.store.name == store.name:
             return Origin(store, table.topic, partial(_of_table, table))
     raise NoChangelogError(
-        f"store {store.name!r} keeps no changelog, so nobody can be told of its changes; leave out "
-        "logged=False where it is made, or ask for its rows"
+        f"store {store.name!r} has no changelog, so its changes cannot be followed. Create it "
+        "without logged=False, or query its rows"
     )
 
 
-def _as_it_is(record: ReceivedMessage) -> Raw | None:
+def _unchanged(record: ReceivedMessage) -> Raw | None:
     key = record.key()
     return None if key is None else (key, record.value(), record.timestamp()[1])
 

@@ -24,14 +24,20 @@ from headrace.streams.queries.followers import Followers
 from headrace.streams.queries.kept import StoreDescriptor, kept_stores, store_of
 from headrace.streams.queries.query_queue import Workers
 from headrace.streams.queries.readers import READERS, StoreReader
-from headrace.streams.queries.source import AgeLimit, CommittedRows, TaskReport, told_of
+from headrace.streams.queries.source import (
+    AgeLimit,
+    CommittedRows,
+    LocalHost,
+    TaskReport,
+    task_reports,
+)
 from headrace.streams.queries.whereabouts import ASK_S, PartitionLocator
 
 if TYPE_CHECKING:
     from headrace.streams.queries.answers import PartitionPosition
 
-TOLD_KEPT_S = 0.05
-_LOOK_AGAIN_S = 0.01
+REPORTS_KEPT_S = 0.05
+_RETRY_S = 0.01
 
 
 class Queries:
@@ -73,20 +79,27 @@ class Queries:
         self._facts = facts
         self._workers = workers
         self._monotonic_s = monotonic_s
-        self._now_ms = now_ms
-        self._require_working = require_working
+        self._reports: tuple[float, Mapping[str, TaskReport]] = (float("-inf"), {})
         self._followers = Followers(
             config.state_dir / config.application_id, monotonic_s=monotonic_s
         )
-        self._told: tuple[float, Mapping[str, TaskReport]] = (float("-inf"), {})
+        self._local = LocalHost(
+            followers=self._followers,
+            reports=self._task_reports,
+            now_ms=now_ms,
+            workers=lambda: self._workers(),
+            endpoint=self.host,
+            require_working=require_working,
+        )
+        self.reports_of = self._local.reports_of
 
-    def _tasks(self) -> Mapping[str, TaskReport]:
+    def _task_reports(self) -> Mapping[str, TaskReport]:
         if self._facts is None:
             return {}
         now_s = self._monotonic_s()
-        if now_s - self._told[0] > TOLD_KEPT_S:
-            self._told = (now_s, told_of(self._facts(), now_s))
-        return self._told[1]
+        if now_s - self._reports[0] > REPORTS_KEPT_S:
+            self._reports = (now_s, task_reports(self._facts(), now_s))
+        return self._reports[1]
 
     def store(self, name: str, *, max_age: timedelta | None = None) -> Any:
         """Return the reader of a store, by its kind (see `headrace.streams.queries.readers`).
@@ -110,38 +123,12 @@ class Queries:
         `partitions` is the partition count, if known. Without `age`, rows of any age are accepted.
         """
         store = store_of(self.stores, self.application, name)
-        return READERS[store.kind](store, lambda: self._source(store, only, partitions, age))
+        return READERS[store.kind](
+            store, lambda: CommittedRows(store, self._local, only, partitions, age)
+        )
 
     def are_at_work(self) -> bool:
         return self._followers.are_at_work()
-
-    def _source(
-        self,
-        store: StoreDescriptor,
-        only: frozenset[int] | None = None,
-        partitions: int | None = None,
-        age: AgeLimit | None = None,
-    ) -> CommittedRows:
-        return CommittedRows(
-            store,
-            self._followers,
-            self._tasks,
-            self._now_ms,
-            self._workers,
-            self.host,
-            only,
-            partitions,
-            age,
-            self._require_working,
-        )
-
-    def told(self, store: StoreDescriptor) -> dict[int, TaskReport]:
-        sub = store.sub_topology
-        return {
-            one.task.partition: one
-            for one in self._tasks().values()
-            if one.task.sub_topology == sub
-        }
 
     def require_read(
         self, name: str, topic: str | None, partition: int, partitions: int | None
@@ -155,13 +142,13 @@ class Queries:
         if topic is not None and topic not in read:
             there = ", ".join(sorted(read)) or "none that commits offsets"
             raise WrongQueryError(
-                f"min_position: the tasks that keep store {name!r} do not read topic "
-                f"{topic[:80]!r} themselves; they read: {there}"
+                f"min_position: the tasks of store {name!r} do not read topic {topic[:80]!r} "
+                f"themselves. Use a topic that they read: {there}"
             )
         if partitions is not None and partition >= partitions:
             raise WrongQueryError(
-                f"min_position: store {name!r} has {partitions} partitions, and none is number "
-                f"{partition}"
+                f"min_position: partition {partition} of store {name!r} does not exist. Use 0 to "
+                f"{partitions - 1}"
             )
 
     def wait(
@@ -192,12 +179,12 @@ class Queries:
         ended = ended or threading.Event()
         while True:
             try:
-                source = self._source(store)
+                source = CommittedRows(store, self._local)
                 # Rows that are read after a report contain everything in the report.
                 part = next(p for p in source.parts() if p.shown_partition in (partition, None))
-                with source.read(part, fresh=fresh) as look:
+                with source.read(part, fresh=fresh) as access:
                     pass
-                place = look.place
+                place = access.place
                 assert place is not None
                 if is_there(place):
                     return
@@ -215,14 +202,14 @@ class Queries:
                 here = f"partition {partition} of store {name!r} {at}"
                 if is_earlier:
                     raise TooOldError(
-                        f"{here}: an earlier answer was further, and no answer goes back, but this "
-                        f"host was not as far after {timeout_s:g} s; ask again later"
+                        f"{here}, but an earlier answer was newer, and this host has not caught up "
+                        f"after {timeout_s:g} s. Ask again later"
                     )
                 raise TooOldError(
-                    f"{here} and was not as far as asked for after {timeout_s:g} s; ask again, or "
-                    "for less"
+                    f"{here} and has not reached the requested position after {timeout_s:g} s. "
+                    "Ask again, or request an earlier position"
                 )
-            if ended.wait(_LOOK_AGAIN_S):
+            if ended.wait(_RETRY_S):
                 raise StoppingError
 
     def close(self) -> None:

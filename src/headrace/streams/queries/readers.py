@@ -48,7 +48,7 @@ def ms_of(time: Time | None, *, otherwise: int = 0) -> int:
     if isinstance(time, int) and not isinstance(time, bool):
         return time
     raise WrongQueryError(
-        f"a time is a datetime or milliseconds since 1970, and no {type(time).__name__}"
+        f"a time must be a datetime or milliseconds since 1970, not {type(time).__name__}"
     )
 
 
@@ -133,8 +133,8 @@ class StoreReader(OfOneKind, Generic[K, V]):
             found = sum(1 for _ in source.walk(Scan()))
         else:
             for part in source.parts():
-                with source.read(part) as look:
-                    found += _roughly(self.store.layout.view(look.rows))
+                with source.read(part) as access:
+                    found += _roughly(self.store.layout.view(access.rows))
         return found, source.shown_places()
 
     def places(self) -> tuple[PartitionPosition, ...]:
@@ -162,7 +162,7 @@ class StoreReader(OfOneKind, Generic[K, V]):
 
     def rows(self, scan: Scan, limit: int | None = None) -> Iterator[StoreRow[K, V]]:
         if limit is not None and limit < 0:
-            raise WrongQueryError(f"limit is how many rows at most, or None, and not {limit}")
+            raise WrongQueryError(f"limit must be a maximum number of rows or None, not {limit}")
         return (self._row(step) for step in islice(self._source().walk(scan), limit))
 
     def of_one(self, key: bytes) -> Scan:
@@ -174,8 +174,9 @@ class StoreReader(OfOneKind, Generic[K, V]):
         here = {part.partition: part for part in source.parts()}
         if missing := sorted(partitions - here.keys()):
             raise NotReadableError(
-                f"this host has no rows of partition {missing[0]} of store {self.name!r}, and all "
-                "are wanted; ask for changes without the rows, or from the beginning"
+                f"this host has no rows of partition {missing[0]} of store {self.name!r}, and the "
+                "rows of all partitions are required. Follow the changes without the rows, or from "
+                "the beginning"
             )
         for part in here.values():
             with source.read(part):
@@ -197,7 +198,7 @@ class StoreReader(OfOneKind, Generic[K, V]):
         """
         source = self._source()
         (part,) = source.parts()
-        left = scan if after is None else scan.behind(Cursor.of(after), part.partition)
+        left = scan if after is None else scan.rest(Cursor.of(after), part.partition)
         place, steps, last = next(source.pieces(part, left, is_exact=True))
         piece = Piece(part.partition, place.offset, [self._row(step) for step in steps], last)
         more = None if last is None else ScannedRow(last, part.partition, b"", b"").cursor
@@ -216,8 +217,8 @@ class StoreReader(OfOneKind, Generic[K, V]):
             value = self.store.value.deserialize(data)
         except SerdeError as error:
             raise QueryError(
-                f"a row of store {self.name!r} is not what the application's serdes read, as "
-                f"another version of it wrote it perhaps: {error}"
+                f"the application's serdes cannot decode a row of store {self.name!r} (another "
+                f"version may have written it): {error}"
             ) from error
         shown = None if partition == _NO_PARTITION else partition
         return StoreRow(key=key, value=value, timestamp=timestamp, partition=shown)
@@ -230,7 +231,7 @@ class StoreReader(OfOneKind, Generic[K, V]):
             return serde.serialize(key)
         except SerdeError as error:
             raise WrongQueryError(
-                f"the keys of store {self.name!r} are those of serde {serde.name}: {error}"
+                f"keys of store {self.name!r} use serde {serde.name}: {error}"
             ) from error
 
 

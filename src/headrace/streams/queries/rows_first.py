@@ -77,25 +77,27 @@ class RowsFirst:
         self._rows = rows
         self._partitions = frozenset(partitions)
         self._turns = turns
-        self._held: dict[int, _BufferedRows] = {}
+        self._buffered: dict[int, _BufferedRows] = {}
 
-    def tell(self, follower: ChangeSubscription) -> bool:
+    def emit(self, follower: ChangeSubscription) -> bool:
         """Send the rows, and set the start of the changes; return whether the follower is open."""
         document = self._rows.document
         for piece in self._rows.pieces(self._partitions):
-            held = self._held.setdefault(piece.partition, _BufferedRows())
-            held.add(piece.last, piece.offset)
+            buffered = self._buffered.setdefault(piece.partition, _BufferedRows())
+            buffered.add(piece.last, piece.offset)
             for some in shares(piece.rows):
                 with self._turns.one():
-                    told = [
+                    events = [
                         msgspec.json.encode({**document(row), "offset": piece.offset})
                         for row in some
                     ]
-                if not all(follower.tell("row", data) for data in told):
+                if not all(follower.emit("row", data) for data in events):
                     return False
         follower.begin(
-            {partition: min(held.offsets) for partition, held in self._held.items()},
-            untold={partition: max(held.offsets) for partition, held in self._held.items()},
-            is_in_rows=lambda change: self._held[change.partition].has(change),
+            {partition: min(buffered.offsets) for partition, buffered in self._buffered.items()},
+            resumable_from={
+                partition: max(buffered.offsets) for partition, buffered in self._buffered.items()
+            },
+            is_in_rows=lambda change: self._buffered[change.partition].has(change),
         )
         return True

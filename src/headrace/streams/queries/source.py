@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
+import msgspec
+
 from headrace.state.codec import partition_for_key
 from headrace.state.store import CommittedStore, Position
 from headrace.streams.metrics.snapshots import (
@@ -55,7 +57,7 @@ class AgeLimit:
     """
 
     most_ms: int | None = None
-    advice: str = "take them as they are with max_age="
+    advice: str = "accept them with max_age="
 
     def require(self, store: str, place: PartitionPosition, is_left: Callable[[], bool]) -> None:
         """Raise TooOldError if the rows of a partition are too old.
@@ -65,35 +67,35 @@ class AgeLimit:
         most_ms = AGE_MAX_S * 1000 if self.most_ms is None else self.most_ms
         if place.age_ms <= most_ms or (self.most_ms is None and not is_left()):
             return
-        raise too_old(store, place, most_ms, then=f"ask all hosts over HTTP, or {self.advice}")
+        raise too_old(store, place, most_ms, advice=f"Query all hosts over HTTP, or {self.advice}")
 
 
-def too_old(store: str, place: PartitionPosition, most_ms: float, *, then: str) -> TooOldError:
+def too_old(store: str, place: PartitionPosition, most_ms: float, *, advice: str) -> TooOldError:
     """Return the error for rows that are older than the caller accepts, with advice."""
     which = f"store {store!r}"
     if place.partition is not None:
         which = f"partition {place.partition} of {which}"
     is_followed = place.state == "running" or place.partition is None
     if is_followed and place.age_ms <= SILENT_S * 1000:
-        said = (
+        problem = (
             f"the rows of {which} are {place.age_ms} ms old, and at most {most_ms:g} ms are "
-            "asked for"
+            "accepted"
         )
     else:
-        said = (
-            f"{which} may lack changes of {place.age_ms / 1000:g} s: {_why(place)}, and "
-            f"{most_ms / 1000:g} s are the most"
+        problem = (
+            f"{which} may lack changes of {place.age_ms / 1000:g} s, and at most "
+            f"{most_ms / 1000:g} s are accepted: {_why(place)}"
         )
-    return TooOldError(f"{said}; {then}")
+    return TooOldError(f"{problem}. {advice}")
 
 
 def _why(place: PartitionPosition) -> str:
     if place.partition is None:
-        return "no worker of this host follows it now"
+        return "no worker of this host has it now"
     if place.state is None:
         return "no worker of this host has its task now"
     if place.state == "running":
-        return "the worker of this host that has its task is silent"
+        return "the worker with its task is unresponsive"
     return f"its task here is {place.state}"
 
 
@@ -108,16 +110,14 @@ class AskedRows:
     """`CommittedStore` whose rows are in a worker's memory and are queried in pieces.
 
     Args:
-        likely: returns the number of the worker that last reported the task.
-        question: identifies the store; its other fields are ignored.
+        likely: the number of the worker that last reported the task, if any.
+        store: identifies the store; its other fields are ignored.
     """
 
-    def __init__(
-        self, workers: Workers, likely: Callable[[], int | None], question: StateQueryRequest
-    ) -> None:
+    def __init__(self, workers: Workers, likely: int | None, store: StateQueryRequest) -> None:
         self._workers = workers
         self._likely = likely
-        self._store = question
+        self._store = store
         self._first: StateQueryResponse | None = None
         self.max_offset = 0
         """The largest position of the returned rows."""
@@ -127,8 +127,8 @@ class AskedRows:
     @property
     def position(self) -> Position:
         """The position that all returned rows have at least."""
-        told = self._first or self._ask()
-        return Position(told.topic_id, told.offset, told.commit_id, told.wall_ms)
+        first = self._first or self._ask()
+        return Position(first.topic_id, first.offset, first.commit_id, first.wall_ms)
 
     def get(self, key: bytes) -> bytes | None:
         return self._ask(keys=(key,)).values[0]
@@ -146,14 +146,14 @@ class AskedRows:
         self, start: bytes | None = None, end: bytes | None = None, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
         while True:
-            told = self._ask(what="scan", start=start, end=end, reverse=reverse)
-            yield from told.rows
-            if told.after is None:
+            response = self._ask(what="scan", start=start, end=end, reverse=reverse)
+            yield from response.rows
+            if response.after is None:
                 return
             if reverse:
-                end = told.after
+                end = response.after
             else:
-                start = told.after + b"\0"
+                start = response.after + b"\0"
 
     def approximate_count(self) -> int:
         return self._ask(what="count").count
@@ -162,35 +162,27 @@ class AskedRows:
         raise NotImplementedError
 
     def _ask(self, **what: object) -> StateQueryResponse:
-        store = self._store
-        question = StateQueryRequest(
-            store.store,
-            store.sub_topology,
-            store.partition,
-            **what,  # type: ignore[arg-type]
-        )
-        told = self._told(question)
+        response = self._ask_workers(msgspec.structs.replace(self._store, **what))
         if self._first is None:
-            self._first = told
-        self.max_offset = max(self.max_offset, told.offset)
-        self.has_moved |= told.commit_id != self._first.commit_id
-        return told
+            self._first = response
+        self.max_offset = max(self.max_offset, response.offset)
+        self.has_moved |= response.commit_id != self._first.commit_id
+        return response
 
-    def _told(self, question: StateQueryRequest) -> StateQueryResponse:
+    def _ask_workers(self, request: StateQueryRequest) -> StateQueryResponse:
         workers = self._workers() or {}
-        likely = self._likely()
         refused: QueryRefusal | None = None
-        for _, ask in sorted(workers.items(), key=lambda one: one[0] != likely):
+        for _, ask in sorted(workers.items(), key=lambda one: one[0] != self._likely):
             try:
-                return ask(question, ANSWER_WITHIN_S)
+                return ask(request, ANSWER_WITHIN_S)
             except UnansweredError as error:
                 if not error.refused.is_elsewhere:
                     raise
                 refused = error.refused
         if refused is None:
-            refused = QueryRefusal("its worker starts again; ask again later")
-        elif question.sub_topology is not None:
-            refused = QueryRefusal("no worker of this host has the task now; ask again later")
+            refused = QueryRefusal("its worker restarts. Ask again later")
+        elif request.sub_topology is not None:
+            refused = QueryRefusal("no worker of this host has the task now. Ask again later")
         raise UnansweredError(refused)
 
 
@@ -225,7 +217,7 @@ class TaskReport:
         return {f"{one.topic}-{one.partition}": one.committed for one in self.task.inputs}
 
 
-def told_of(facts: ApplicationSnapshot, now_s: float) -> Mapping[str, TaskReport]:
+def task_reports(facts: ApplicationSnapshot, now_s: float) -> Mapping[str, TaskReport]:
     return {
         task.id: TaskReport(task, view.facts.age_s(now_s), view.index)
         for view in without_taken(facts).workers
@@ -244,7 +236,7 @@ class StorePartition:
 
     partition: int
     follower: Follower | None
-    told: TaskReport | None
+    report: TaskReport | None
 
     @property
     def shown_partition(self) -> int | None:
@@ -264,29 +256,47 @@ class ReadAccess:
 
 
 @dataclass(frozen=True, slots=True)
+class LocalHost:
+    """Files and workers of the application on this host.
+
+    Args:
+        reports: returns the reported tasks by task id; empty without reports.
+        workers: queries the workers of this host for rows in their memory.
+        endpoint: the address of this host for other hosts.
+        require_working: raises if the application has failed in this process.
+    """
+
+    followers: Followers
+    reports: Callable[[], Mapping[str, TaskReport]]
+    now_ms: Callable[[], int]
+    workers: Workers
+    endpoint: str | None
+    require_working: Callable[[], None]
+
+    def reports_of(self, store: StoreDescriptor) -> dict[int, TaskReport]:
+        """Return the reports of the tasks that own a store, by partition."""
+        return {
+            one.task.partition: one
+            for one in self.reports().values()
+            if one.task.sub_topology == store.sub_topology
+        }
+
+
+@dataclass(frozen=True, slots=True)
 class CommittedRows:
     """Source of a store's committed rows: files of this host or memory of a worker.
 
     Args:
-        told: returns the reported tasks of this host by task id; empty without reports.
-        workers: queries the workers of this host for rows in their memory.
-        host: the address of this host for other hosts.
         only: the partitions to read; None for all partitions on this host.
         partitions: the partition count of the store, if known.
         age: the maximum age of rows; None does not limit it.
-        require_working: raises if the application has failed in this process.
     """
 
     store: StoreDescriptor
-    followers: Followers
-    told: Callable[[], Mapping[str, TaskReport]]
-    now_ms: Callable[[], int]
-    workers: Workers = lambda: None
-    host: str | None = None
+    host: LocalHost
     only: frozenset[int] | None = None
     partitions: int | None = None
     age: AgeLimit | None = None
-    require_working: Callable[[], None] = lambda: None
     places: dict[int, PartitionPosition] = field(default_factory=dict, init=False)
     """The positions of everything that was read, by partition."""
 
@@ -297,31 +307,29 @@ class CommittedRows:
             QueryError: this host has no partition, the application has failed in this process, or
                 the rows are in the memory of workers, and no worker runs in this process.
         """
-        self.require_working()
+        self.host.require_working()
         in_memory = self.store.in_memory
-        if in_memory and self.workers() is None:
+        if in_memory and self.host.workers() is None:
             raise StoreInMemoryError(
-                f"store {self.store.name!r} is kept in the memory of the workers, and none of them "
-                "can be asked from here: ask the program that runs them while it runs, or a host "
-                'that serves its stores; or keep it in RocksDB (kind="rocksdb")'
+                f"store {self.store.name!r} is in the memory of the workers, and this process "
+                "cannot query them. Query the program that runs them, or a host that serves its "
+                'stores, or keep the store in RocksDB (kind="rocksdb")'
             )
         if self.store.is_global:
             return [StorePartition(NO_PARTITION, None, None) if in_memory else self._newest_table()]
         sub = self.store.sub_topology
         assert sub is not None, self.store.name
-        here = {} if in_memory else self.followers.of_tasks(sub, self.store.together)
-        told = {
-            one.task.partition: one for one in self.told().values() if one.task.sub_topology == sub
-        }
-        wanted = {*here, *told} if self.only is None else self.only
-        found = [StorePartition(n, here.get(n), told.get(n)) for n in sorted(wanted)]
+        here = {} if in_memory else self.host.followers.of_tasks(sub, self.store.together)
+        reports = self.host.reports_of(self.store)
+        wanted = {*here, *reports} if self.only is None else self.only
+        found = [StorePartition(n, here.get(n), reports.get(n)) for n in sorted(wanted)]
         if not found:
-            where = (
-                f"no worker has begun here with a task that keeps it, below {self.followers.base}"
-            )
+            where = f"no worker has started a task with it below {self.host.followers.base}"
             if in_memory:
-                where = "no worker of this host tells of a task that keeps it; ask again later"
-            raise NotReadableError(f"this host has no rows of store {self.store.name!r}: {where}")
+                where = "no worker of this host reports a task with it"
+            raise NotReadableError(
+                f"this host has no rows of store {self.store.name!r}: {where}. Ask again later"
+            )
         if first is not None and len(found) > 1:
             guess = partition_for_key(first, self._spread(found))
             found.sort(key=lambda part: part.partition != guess)
@@ -332,7 +340,7 @@ class CommittedRows:
 
     def _newest_table(self) -> StorePartition:
         newest: tuple[int, StorePartition] | None = None
-        for follower in self.followers.of_tables(self.store.together):
+        for follower in self.host.followers.of_tables(self.store.together):
             try:
                 with follower.read(self.store.family, self.store.kind) as (_, position, _):
                     if newest is None or position.wall_ms > newest[0]:
@@ -341,7 +349,7 @@ class CommittedRows:
                 continue
         if newest is None:
             raise NotReadableError(
-                f"this host has no rows of the global table {self.store.name!r} yet; ask again "
+                f"this host has no rows of the global table {self.store.name!r} yet. Ask again "
                 "later"
             )
         return newest[1]
@@ -354,17 +362,17 @@ class CommittedRows:
 
         Raises NotReadableError, also as TooOldError or ApplicationFailedError.
         """
-        self.require_working()
+        self.host.require_working()
         try:
             if self.store.in_memory:
-                asked = self._asked(part)
-                look = ReadAccess(asked)
-                yield look
-                look.place = self._place(part, asked.position, None, asked.max_offset)
-                self._note(part, look.place)
+                rows_asked = self._asked(part)
+                access = ReadAccess(rows_asked)
+                yield access
+                access.place = self._place(part, rows_asked.position, None, rows_asked.max_offset)
+                self._note(part, access.place)
                 return
             if part.follower is None:
-                raise NotReadableError("its worker has not begun with it; ask again later")
+                raise NotReadableError("its worker has not started it. Ask again later")
             with part.follower.read(self.store.family, self.store.kind, fresh=fresh) as (
                 rows,
                 position,
@@ -374,41 +382,40 @@ class CommittedRows:
                 if self.age is not None and not any_age:
                     follower = part.follower
                     self.age.require(
-                        self.store.name, place, lambda: self.followers.is_left(follower)
+                        self.store.name, place, lambda: self.host.followers.is_left(follower)
                     )
                 self._note(part, place)
                 yield ReadAccess(rows, place)
         except TooOldError:
             raise
         except (NotReadableError, UnansweredError) as error:
-            remaining = None if part.told is None else part.told.remaining
+            remaining = None if part.report is None else part.report.remaining
             if isinstance(error, UnansweredError) and error.refused.remaining is not None:
                 remaining = error.refused.remaining
             more = f", {remaining:,} records of changelogs are left" if remaining else ""
-            what = f"task {self.store.sub_topology}_{part.partition} of store"
+            store = f"task {self.store.sub_topology}_{part.partition} of store"
             if self.store.is_global:
-                what = "global table"
-            advice = ""
-            if isinstance(error, UnfinishedError):
-                advice = self._unfinished(part)
+                store = "global table"
+            advice = self._advice(part) if isinstance(error, UnfinishedError) else ""
             raise NotReadableError(
-                f"{what} {self.store.name!r} cannot be read now{more}: {error}{advice}",
+                f"{store} {self.store.name!r} cannot be read now{more}: {error}{advice}",
                 remaining=remaining,
             ) from error
 
-    def _unfinished(self, part: StorePartition) -> str:
-        if part.told is not None or (part.follower and self.followers.is_held(part.follower)):
-            return "; ask again later"
+    def _advice(self, part: StorePartition) -> str:
+        followers = self.host.followers
+        if part.report is not None or (part.follower and followers.is_held(part.follower)):
+            return ". Ask again later"
         return (
-            "; no worker of this host has the task now, so nobody goes on with that: ask the host "
-            "that has it, or start a worker here"
+            ", and no worker of this host has the task to complete it. Query the host that has the "
+            "task, or start a worker here"
         )
 
     def _asked(self, part: StorePartition) -> AskedRows:
-        told, store = part.told, self.store
+        store = self.store
         return AskedRows(
-            self.workers,
-            lambda: None if told is None else told.worker,
+            self.host.workers,
+            None if part.report is None else part.report.worker,
             StateQueryRequest(store.family, store.sub_topology, part.partition),
         )
 
@@ -429,16 +436,17 @@ class CommittedRows:
 
         If `age_s` is None, the worker has answered; if `max_offset` is, all rows are of one moment.
         """
-        told = part.told
-        state = None if told is None else told.task.state
-        age_ms = max(0, self.now_ms() - position.wall_ms)
+        report = part.report
+        state = None if report is None else report.task.state
+        age_ms = max(0, self.host.now_ms() - position.wall_ms)
         if age_s is None:
             state, age_ms = None if self.store.is_global else "running", 0
-        elif told is not None and state == "running":
-            age_ms = round(1000 * max(age_s, told.age_s))
+        elif report is not None and state == "running":
+            age_ms = round(1000 * max(age_s, report.age_s))
         elif self.store.is_global and part.follower is not None:
             # The worker that holds the files applies changes immediately, without a report.
-            age_ms = round(1000 * age_s) if self.followers.is_held(part.follower) else age_ms
+            is_current = self.host.followers.is_held(part.follower)
+            age_ms = round(1000 * age_s) if is_current else age_ms
         return PartitionPosition(
             partition=part.shown_partition,
             offset=position.offset,
@@ -446,15 +454,15 @@ class CommittedRows:
             committed_ms=position.wall_ms,
             age_ms=age_ms,
             state=state,
-            inputs={} if told is None else told.inputs,
-            host=self.host,
+            inputs={} if report is None else report.inputs,
+            host=self.host.endpoint,
             max_offset=position.offset if max_offset is None else max_offset,
         )
 
     def walk(self, scan: Scan, cursor: Cursor | None = None) -> Iterator[ScannedRow]:
         """Iterate over all partitions in key order (`headrace.streams.queries.walk`)."""
         walks = [
-            self._walk_part(part, scan if cursor is None else scan.behind(cursor, part.partition))
+            self._walk_part(part, scan if cursor is None else scan.rest(cursor, part.partition))
             for part in self.parts()
         ]
         if len(walks) == 1:
@@ -475,17 +483,18 @@ class CommittedRows:
         left: Scan | None = scan
         while left is not None:
             for _ in range(_MOVED_MAX):
-                with self.read(part) as look:
-                    steps, last = left.piece(self._view(look.rows), part.partition)
-                if not (is_exact and isinstance(look.rows, AskedRows) and look.rows.has_moved):
+                with self.read(part) as access:
+                    steps, last = left.piece(self._view(access.rows), part.partition)
+                rows = access.rows
+                if not (is_exact and isinstance(rows, AskedRows) and rows.has_moved):
                     break
             else:
                 raise NotReadableError(
-                    f"store {self.store.name!r} is committed more often than it can be read; ask "
+                    f"store {self.store.name!r} is committed more often than it can be read. Ask "
                     "again later"
                 )
-            assert look.place is not None
-            yield look.place, steps, last
+            assert access.place is not None
+            yield access.place, steps, last
             left = None if last is None else left.after(last)
 
     def _view(self, rows: CommittedStore) -> CommittedStore:
@@ -508,15 +517,15 @@ class CommittedRows:
         unread: NotReadableError | None = None
         for part in self.parts(key):
             try:
-                with self.read(part) as look:
-                    found = read(look.rows)
+                with self.read(part) as access:
+                    found = read(access.rows)
             except NotReadableError as error:
                 unread = unread or error
                 continue
             if found is not None:
-                assert look.place is not None
+                assert access.place is not None
                 self.places.clear()
-                self.places[part.partition] = look.place
+                self.places[part.partition] = access.place
                 return part.partition, found
         if unread is not None:
             raise unread
@@ -535,17 +544,17 @@ class CommittedRows:
                 if is_first:
                     wanted = likely.get(part.partition, [])
                 else:
-                    looked = set(likely.get(part.partition, ()))
-                    wanted = [i for i, row in enumerate(found) if row is None and i not in looked]
+                    searched = set(likely.get(part.partition, ()))
+                    wanted = [i for i, row in enumerate(found) if row is None and i not in searched]
                 if not wanted:
                     continue
                 try:
-                    with self.read(part) as look:
-                        held = self._view(look.rows).get_many([keys[index] for index in wanted])
+                    with self.read(part) as access:
+                        rows = self._view(access.rows).get_many([keys[index] for index in wanted])
                 except NotReadableError as error:
                     unread = unread or error
                     continue
-                for index, row in zip(wanted, held, strict=True):
+                for index, row in zip(wanted, rows, strict=True):
                     if row is not None:
                         found[index] = part.partition, row
         if unread is not None and None in found:

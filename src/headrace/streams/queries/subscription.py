@@ -81,7 +81,7 @@ class ChangeSubscription:
     Args:
         key: the encoded key to follow; None follows the whole store.
         wake: called from any thread when an event is available, and not again before `take`.
-        patience_s: the maximum time in seconds that a reader waits for space in the queue.
+        max_wait_s: the maximum time in seconds that a reader waits for space in the queue.
     """
 
     def __init__(
@@ -91,18 +91,18 @@ class ChangeSubscription:
         *,
         events_max: int = EVENTS_MAX,
         bytes_max: int = BYTES_MAX,
-        patience_s: float = 30.0,
+        max_wait_s: float = 30.0,
     ) -> None:
         self._key = key
         self._wake = wake
         self._events_max, self._bytes_max = events_max, bytes_max
-        self._patience_s = patience_s
+        self._max_wait_s = max_wait_s
         self._changed = threading.Condition()
         self._waiting: deque[Event] = deque()
         self._bytes = 0
         self._is_woken = False
         self._next: dict[int, int] = {}
-        self._untold: dict[int, int] = {}
+        self._resumable_from: dict[int, int] = {}
         """A follower cannot resume before these offsets: its rows contain some of the changes."""
         self._is_in_rows: Callable[[DecodedChange], bool] | None = None
         self._reason: str | None = None
@@ -119,23 +119,23 @@ class ChangeSubscription:
         self,
         positions: Mapping[int, int],
         *,
-        untold: Mapping[int, int] | None = None,
+        resumable_from: Mapping[int, int] | None = None,
         is_in_rows: Callable[[DecodedChange], bool] | None = None,
     ) -> None:
         """Set the start positions of the changes, by partition.
 
-        Rows sent before contain some of the changes before `untold`.
+        Rows sent before contain some of the changes before `resumable_from`.
         """
         with self._changed:
             self._next = dict(positions)
-            self._untold = {
+            self._resumable_from = {
                 partition: end
-                for partition, end in (untold or {}).items()
+                for partition, end in (resumable_from or {}).items()
                 if end > self._next[partition]
             }
-            self._is_in_rows = is_in_rows if self._untold else None
-            if not self._untold:
-                self._add(self._where())
+            self._is_in_rows = is_in_rows if self._resumable_from else None
+            if not self._resumable_from:
+                self._add(self._position_event())
 
     def next_of(self, partition: int) -> int:
         return self._next[partition]
@@ -158,7 +158,7 @@ class ChangeSubscription:
                 return True
             if self._is_wanted(change):
                 data = change.data
-                if not self._has_room(len(data), can_wait=can_wait):
+                if not self._await_space(len(data), can_wait=can_wait):
                     return False
                 self._next[partition] = change.offset + 1
                 self._add(Event("change", data, self._position()))
@@ -171,10 +171,10 @@ class ChangeSubscription:
             if self._reason is None:
                 self._reach(partition, offset)
 
-    def tell(self, name: Name, data: bytes) -> bool:
+    def emit(self, name: Name, data: bytes) -> bool:
         """Enqueue another event, waiting for space; return whether the subscription is open."""
         with self._changed:
-            if self._reason is not None or not self._has_room(len(data), can_wait=True):
+            if self._reason is not None or not self._await_space(len(data), can_wait=True):
                 return False
             self._add(Event(name, data, None))
             return True
@@ -208,31 +208,33 @@ class ChangeSubscription:
             return False
         return self._is_in_rows is None or not self._is_in_rows(change)
 
-    def _has_room(self, size: int, *, can_wait: bool) -> bool:
+    def _await_space(self, size: int, *, can_wait: bool) -> bool:
         def fits() -> bool:
             full = len(self._waiting) >= self._events_max or (
                 self._bytes + size > self._bytes_max and bool(self._waiting)
             )
             return self._reason is not None or not full
 
-        if not fits() and not (can_wait and self._changed.wait_for(fits, self._patience_s)):
+        if not fits() and not (can_wait and self._changed.wait_for(fits, self._max_wait_s)):
             self._close(
-                f"{len(self._waiting):,} events waited that were not read: too slow; go on from "
-                "the last position, which is the id of the last event"
+                f"{len(self._waiting):,} events are queued, because the client reads too slowly. "
+                "Continue from the last position, which is the id of the last event"
             )
         return self._reason is None
 
     def _reach(self, partition: int, offset: int) -> None:
         if offset > self._next[partition]:
             self._next[partition] = offset
-        if self._untold and all(self._next[p] >= end for p, end in self._untold.items()):
-            self._untold, self._is_in_rows = {}, None
-            self._add(self._where())
+        if self._resumable_from and all(
+            self._next[p] >= end for p, end in self._resumable_from.items()
+        ):
+            self._resumable_from, self._is_in_rows = {}, None
+            self._add(self._position_event())
 
     def _position(self) -> str | None:
-        return text_of(self._next) if self._next and not self._untold else None
+        return text_of(self._next) if self._next and not self._resumable_from else None
 
-    def _where(self) -> Event:
+    def _position_event(self) -> Event:
         data = msgspec.json.encode({"position": text_of(self._next)})
         return Event("position", data, text_of(self._next))
 

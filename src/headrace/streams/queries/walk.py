@@ -50,7 +50,7 @@ class Cursor:
             return cls(base64.b64decode(sort, altchars=b"-_", validate=True), int(partition))
         except (ValueError, binascii.Error) as error:
             raise WrongQueryError(
-                "after is to be what the page before has there, as it is; or leave it out to begin"
+                "after is not the value of a previous page. Leave it out for the first page"
             ) from error
 
     def excludes(self, partition: int, *, reverse: bool) -> bool:
@@ -75,7 +75,7 @@ class Scan:
     times: tuple[int, int] | None = None
     keep: Callable[[bytes], bool] | None = None
 
-    def behind(self, cursor: Cursor, partition: int) -> Scan:
+    def rest(self, cursor: Cursor, partition: int) -> Scan:
         passed = cursor.excludes(partition, reverse=self.reverse)
         return self.after(cursor.sort, passed=passed)
 
@@ -112,11 +112,13 @@ class Scan:
         begin = b""
         if self.low is not None:  # the time and the key of the row to go on from
             if len(self.low) < TIMESTAMP.size:
-                raise WrongQueryError("after is of another query; leave it out to begin")
+                raise WrongQueryError(
+                    "after belongs to another query. Leave it out for the first page"
+                )
             time = TIMESTAMP.unpack_from(self.low)[0]
             if time >= start:
                 start, begin = time, self.low[TIMESTAMP.size :]
         entries = list(islice(rows.by_time(start, end, begin), PIECE_ROWS))
-        held = rows.get_many([key for _, key in entries])
-        for (time, key), row in zip(entries, held, strict=True):
+        found = rows.get_many([key for _, key in entries])
+        for (time, key), row in zip(entries, found, strict=True):
             yield TIMESTAMP.pack(time) + key, key, row

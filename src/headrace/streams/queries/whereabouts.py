@@ -95,60 +95,62 @@ class PartitionLocator:
         self._cluster: AdminClient | None = None
         self._monotonic_s = monotonic_s
         self._lock = threading.Lock()
-        self._heard: GroupDescription | None = None
-        self._asked_s = float("-inf")
-        self._is_looking = False
+        self._latest: GroupDescription | None = None
+        self._requested_s = float("-inf")
+        self._is_refreshing = False
 
-    def heard(self, *, at_most_s: float | None = None) -> GroupDescription:
+    def description(self, *, at_most_s: float | None = None) -> GroupDescription:
         """Return the last known description of the group.
 
         If it has turned out to be wrong, `at_most_s` is its maximum age, and this waits for the
         brokers. NotReadableError is raised if no description is known, and no broker responds.
         """
-        heard = self._heard
+        latest = self._latest
         now_s = self._monotonic_s()
-        if heard is None or (at_most_s is not None and now_s - heard.at_s > at_most_s):
-            return self._look(at_most_s or 0.0)
-        if now_s - self._asked_s > KEPT_S and not self._is_looking:
-            self._is_looking = True
-            threading.Thread(target=self._look_beside, name="headrace-hosts", daemon=True).start()
-        return heard
+        if latest is None or (at_most_s is not None and now_s - latest.at_s > at_most_s):
+            return self._refresh(at_most_s or 0.0)
+        if now_s - self._requested_s > KEPT_S and not self._is_refreshing:
+            self._is_refreshing = True
+            threading.Thread(
+                target=self._refresh_in_background, name="headrace-hosts", daemon=True
+            ).start()
+        return latest
 
-    def _look_beside(self) -> None:
+    def _refresh_in_background(self) -> None:
         try:
-            self._look(KEPT_S)
+            self._refresh(KEPT_S)
         except NotReadableError:
             pass  # the last description is used until a broker responds
         finally:
-            self._is_looking = False
+            self._is_refreshing = False
 
-    def _look(self, at_most_s: float) -> GroupDescription:
+    def _refresh(self, at_most_s: float) -> GroupDescription:
         with self._lock:
             now_s = self._monotonic_s()
-            if self._heard is not None and now_s - self._asked_s <= max(at_most_s, AGAIN_S):
-                return self._heard  # another thread has refreshed it
-            self._asked_s = now_s
+            if self._latest is not None and now_s - self._requested_s <= max(at_most_s, AGAIN_S):
+                return self._latest  # another thread has refreshed it
+            self._requested_s = now_s
             try:
-                self._heard = self._ask(now_s)
+                self._latest = self._describe(now_s)
             except StreamsError as error:
-                if self._heard is not None:
-                    return self._heard
+                if self._latest is not None:
+                    return self._latest
                 raise NotReadableError(
-                    f"which host has what is not known, as the group {self._group} cannot be "
-                    f"described: {error}; route=none asks this host alone"
+                    f"the hosts of the partitions are unknown, because the group {self._group} "
+                    f"cannot be described: {error}. Use route=none to query this host only"
                 ) from error
-            return self._heard
+            return self._latest
 
-    def _ask(self, now_s: float) -> GroupDescription:
+    def _describe(self, now_s: float) -> GroupDescription:
         if self._cluster is None:
             self._cluster = self._make_cluster()
-        before = self._heard
+        before = self._latest
         topics = dict.fromkeys(name for plan in self._plans for name in plan.topics.all_sources)
         counts = self._cluster.partition_counts(topics)
         group = self._cluster.group_state(self._group)
         if group.state == "dead" and before is not None:
             # Brokers do not know the group while its coordinator moves.
-            raise FatalClientError(f"no broker knows the group {self._group} at this moment")
+            raise FatalClientError(f"no broker knows the group {self._group} now")
         there = [plan for plan in self._plans if all(t in counts for t in plan.topics.all_sources)]
         found = owner_of(leads_of(there, counts, group.members), group.members)
         owners = {

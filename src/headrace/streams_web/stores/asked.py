@@ -71,7 +71,7 @@ class Asked:
     @classmethod
     def of(cls, request: Request, body: bytes = b"") -> Self:
         patience = request.headers.get(PATIENCE, "")
-        is_said = _PATIENCE_MS.fullmatch(patience) is not None
+        is_given = _PATIENCE_MS.fullmatch(patience) is not None
         return cls(
             name=request.path_params.get("name", ""),
             given=tuple(request.query_params.multi_items()),
@@ -80,7 +80,7 @@ class Asked:
             asker=request.headers.get(ASKED_BY),
             authorization=request.headers.get("authorization"),
             is_earlier=request.headers.get(EARLIER) == "true",
-            until_s=time.monotonic() + int(patience) / 1000 if is_said else None,
+            until_s=time.monotonic() + int(patience) / 1000 if is_given else None,
         )
 
     @cached_property
@@ -93,7 +93,7 @@ class Asked:
     def key(self) -> str:
         found = self.path_key if self.path_key is not None else self.text("key")
         if found is None:
-            raise WrongQueryError("say which key: ?key=")
+            raise WrongQueryError("the key is missing. Give it as ?key=")
         return found
 
     @property
@@ -106,7 +106,7 @@ class Asked:
     def flag(self, name: str) -> bool:
         text = self._values.get(name, "false")
         if text not in ("true", "false"):
-            raise WrongQueryError(f"{name} is true or false, and not {text[:40]!r}")
+            raise WrongQueryError(f"{name} must be true or false, not {text[:40]!r}")
         return text == "true"
 
     def time(self, name: str, otherwise: int) -> int:
@@ -121,16 +121,16 @@ class Asked:
             body = msgspec.json.decode(self.body)
             found = body["keys"]
         except RecursionError as error:
-            raise WrongQueryError(f"the body {TOO_DEEP}; send keys that the store has") from error
+            raise WrongQueryError(f"the body {TOO_DEEP}. Send keys that the store has") from error
         except (msgspec.DecodeError, KeyError, TypeError) as error:
-            raise WrongQueryError('the body is to be JSON: {"keys": [...]}') from error
-        if others := sorted(body.keys() - {"keys"}):
+            raise WrongQueryError('the body must be JSON: {"keys": [...]}') from error
+        if unknown := sorted(body.keys() - {"keys"}):
             raise WrongQueryError(
-                f"there is no field {others[0][:40]!r} in the body; it is "
-                '{"keys": [...]}, and all else is a parameter'
+                f"the body must not have a field {unknown[0][:40]!r}. Send "
+                '{"keys": [...]}, and everything else as parameters'
             )
         if not isinstance(found, list) or len(found) > PAGE_MAX:
-            raise WrongQueryError(f"keys is to be a list of {PAGE_MAX} keys at most")
+            raise WrongQueryError(f"keys must be a list of at most {PAGE_MAX} keys")
         return found
 
     def min_positions(self) -> list[MinPosition]:
@@ -146,7 +146,9 @@ class Asked:
     def wait_s(self) -> float:
         wait_s = self._span("wait", WAIT_S)
         if wait_s > WAIT_MAX_S:
-            raise WrongQueryError(f"wait= is {WAIT_MAX_S:g}s at most; ask again for longer")
+            raise WrongQueryError(
+                f"wait= must be at most {WAIT_MAX_S:g}s. Repeat the query to wait longer"
+            )
         return wait_s
 
     def within_s(self, most_s: float) -> float:
@@ -155,7 +157,7 @@ class Asked:
             return most_s
         return min(most_s, max(self.until_s - time.monotonic(), WITHIN_MIN_S))
 
-    def require_right(self) -> None:
+    def require_valid(self) -> None:
         """Raise WrongQueryError if a general parameter is invalid, even if unused here."""
         for name in ("partial", "json_keys"):
             self.flag(name)
@@ -163,19 +165,19 @@ class Asked:
         self._span("max_age", AGE_MAX_S)
         _ = self.route
 
-    def require_of_row(self) -> None:
+    def require_single_row(self) -> None:
         """Raise WrongQueryError if a query for a single row has parameters for many rows."""
         if others := sorted(_OF_ROWS & self._values.keys()):
             raise WrongQueryError(
-                f"store {self.name!r} has one row of a key; leave out {', '.join(others)}"
+                f"store {self.name!r} has a single row per key. Leave out {', '.join(others)}"
             )
 
-    def require_young(self, places: tuple[PartitionPosition, ...]) -> None:
+    def require_age(self, places: tuple[PartitionPosition, ...]) -> None:
         most_s = self._span("max_age", AGE_MAX_S)
         old = [place for place in places if place.age_ms / 1000 > most_s]
         if old:
-            then = f"max_age= is {most_s:g} s here, and a longer one has them as they are"
-            raise too_old(self.name, old[0], 1000 * most_s, then=then)
+            advice = f"Use max_age= to accept rows older than {most_s:g} s"
+            raise too_old(self.name, old[0], 1000 * most_s, advice=advice)
 
     # -- over hosts ------------------------------------------------------------------------------
 
@@ -183,7 +185,7 @@ class Asked:
     def route(self) -> Route:
         text = self._values.get("route", "proxy")
         if text not in _ROUTES:
-            raise WrongQueryError(f"route is proxy, redirect or none, and not {text[:40]!r}")
+            raise WrongQueryError(f"route must be proxy, redirect or none, not {text[:40]!r}")
         return cast(Route, text)
 
     @cached_property
@@ -193,7 +195,9 @@ class Asked:
             return None
         parts = text.split(",")
         if not all(part.isascii() and part.isdigit() and len(part) < 7 for part in parts):
-            raise WrongQueryError(f"partitions are numbers with commas, and not {text[:40]!r}")
+            raise WrongQueryError(
+                f"partitions must be numbers separated by commas, not {text[:40]!r}"
+            )
         return frozenset(map(int, parts))
 
     @property
@@ -201,7 +205,7 @@ class Asked:
         """Partition count of the store, given by the host that forwards the query."""
         return self._number("of", 0, 1_000_000) or None
 
-    def sent_on(
+    def forwarded(
         self,
         only: Iterable[int],
         of: int,
@@ -214,20 +218,20 @@ class Asked:
 
         `left` accepts the rows that a task has left there after it moved. None removes a parameter.
         """
-        meant = frozenset(only)
-        kept = [one for one in self.given if one[0] not in _OUTER and one[0] not in changed]
-        kept += [(name, text) for name, text in changed.items() if text is not None]
+        wanted = frozenset(only)
+        parameters = [one for one in self.given if one[0] not in _OUTER and one[0] not in changed]
+        parameters += [(name, text) for name, text in changed.items() if text is not None]
         if self.path_key is not None or "key" in self._values:
-            kept.append(("key", self.key))
-        kept += [("partitions", ",".join(map(str, sorted(meant)))), ("of", str(of))]
-        kept += [("left", "true")] * left
-        positions = [str(one) for one in self.min_positions() if one.partition in meant]
-        kept += [("min_position", ",".join(positions))] if positions else []
+            parameters.append(("key", self.key))
+        parameters += [("partitions", ",".join(map(str, sorted(wanted)))), ("of", str(of))]
+        parameters += [("left", "true")] * left
+        positions = [str(one) for one in self.min_positions() if one.partition in wanted]
+        parameters += [("min_position", ",".join(positions))] if positions else []
         return replace(
-            self, given=tuple(kept), path_key=None, body=self.body if body is None else body
+            self, given=tuple(parameters), path_key=None, body=self.body if body is None else body
         )
 
-    def behind(self, places: Iterable[Mapping[str, Any]]) -> Self:
+    def not_before(self, places: Iterable[Mapping[str, Any]]) -> Self:
         """Return the query for a second attempt: no row may be older than in the first answers."""
         found = ",".join(f"{one['partition']}:{one['max_offset']}" for one in places)
         if not found:
@@ -252,7 +256,7 @@ class Asked:
         if text is None:
             return otherwise
         if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) <= most:
-            raise WrongQueryError(f"{name} is a number from 1 to {most}, and not {text[:40]!r}")
+            raise WrongQueryError(f"{name} must be a number from 1 to {most}, not {text[:40]!r}")
         return int(text[:9])
 
     def _span(self, name: str, otherwise: float) -> float:

@@ -74,18 +74,18 @@ class LocalStores:
         as_of = asked.text("as_of")
         if isinstance(reader, WindowReader | SessionReader):
             if as_of is not None:
-                raise WrongQueryError(f"store {reader.name!r} keeps no versions; leave out as_of")
+                raise _without_versions(reader)
             begin, end = asked.time("from", 0), asked.time("to", LAST_MS)
             return self._rows(reader, reader.of_key(key, begin, end), asked)
-        asked.require_of_row()
+        asked.require_single_row()
         if isinstance(reader, VersionedReader) and as_of is not None:
             found = reader.find_as_of(key, time_of(as_of, "as_of"), is_encoded=True)
         elif as_of is not None:
-            raise WrongQueryError(f"store {reader.name!r} keeps no versions; leave out as_of")
+            raise _without_versions(reader)
         else:
             assert isinstance(reader, KeyValueReader)
             found = reader.find(key, is_encoded=True)
-        asked.require_young(found.places)
+        asked.require_age(found.places)
         places = {"places": _places(found.places)}
         if found.row is None:
             return {"error": f"store {reader.name!r} has no row of this key", **places}, 404
@@ -96,7 +96,7 @@ class LocalStores:
         keys = keys_of(reader, asked.keys())
         assert isinstance(reader, KeyValueReader)
         rows, places = reader.find_many(keys)
-        asked.require_young(places)
+        asked.require_age(places)
         found = [None if row is None else row_document(row) for row in rows]
         return {"rows": found, "places": _places(places)}, 200
 
@@ -113,7 +113,7 @@ class LocalStores:
         reader = self._reader(queries, asked)
         prefix = asked.text("prefix")
         if prefix is None:
-            raise WrongQueryError("say which prefix: ?prefix=")
+            raise WrongQueryError("the prefix is missing. Give it as ?prefix=")
         scan = scan_of(
             reader,
             begin=asked.text("from"),
@@ -127,20 +127,20 @@ class LocalStores:
     def count(self, queries: Queries, asked: Asked) -> Answer:
         reader = self._reader(queries, asked)
         is_exact = asked.flag("exact")
-        with room(self._counting, "another count looks at all rows") if is_exact else nullcontext():
+        with room(self._counting, "another exact count is running") if is_exact else nullcontext():
             count, places = reader.counted(exact=is_exact)
-        asked.require_young(places)
+        asked.require_age(places)
         return {"count": count, "exact": is_exact, "places": _places(places)}, 200
 
     def _piece(self, reader: StoreReader[Any, Any], asked: Asked) -> Answer:
         """Return a page of a partition's rows as of an offset, for a feed on another host."""
         of = asked.text("piece_of")
         if asked.only is None or len(asked.only) != 1:
-            raise WrongQueryError("a piece is of one partition: partitions=")
+            raise WrongQueryError("piece requires a single partition. Give it as partitions=")
         try:
             scan = Scan() if of is None else reader.of_one(bytes.fromhex(of))
         except ValueError as error:
-            raise WrongQueryError("piece_of is the bytes of a key in hexadecimal") from error
+            raise WrongQueryError("piece_of must be the bytes of a key in hexadecimal") from error
         piece, after = reader.next_piece(scan, asked.text("after"))
         rows = [row_document(row) for row in piece.rows]
         return {"rows": rows, "after": after, "offset": piece.offset}, 200
@@ -150,7 +150,7 @@ class LocalStores:
         page: RowPage[Any, Any] = reader.page(
             scan, limit=asked.limit(), after=asked.text("after"), with_cursors=is_part
         )
-        asked.require_young(page.places)
+        asked.require_age(page.places)
         rows = [row_document(row) for row in page.rows]
         for row, cursor in zip(rows, page.cursors, strict=False):
             row["after"] = cursor
@@ -182,7 +182,7 @@ class LocalStores:
         try:
             wait(0.0, fresh=wanted.topic is not None)
         except TooOldError:
-            with room(self._waiting, f"{WAITING_MAX} others wait for positions"):
+            with room(self._waiting, f"{WAITING_MAX} queries wait for positions already"):
                 wait(asked.wait_s(), fresh=True)
 
     def close(self) -> None:
@@ -197,22 +197,26 @@ def require_read(queries: Queries, asked: Asked, partitions: int | None) -> None
 
 def _require_here(queries: Queries, store: StoreDescriptor, only: frozenset[int]) -> None:
     """Raise NotHereError if neither a worker nor the group has the tasks on this host."""
-    for partition in sorted(only - queries.told(store).keys()):
-        heard = queries.whereabouts.heard(at_most_s=SURE_S)
-        owner = heard.host_of(store, partition)
+    for partition in sorted(only - queries.reports_of(store).keys()):
+        group = queries.whereabouts.description(at_most_s=SURE_S)
+        owner = group.host_of(store, partition)
         if owner is None or owner != queries.host:
             raise NotHereError(
                 f"partition {partition} of store {store.name!r} is not on host {queries.host}, but "
-                f"{'nowhere now' if owner is None else f'on {owner}'}; ask again",
+                f"{'unassigned' if owner is None else f'on {owner}'}. Ask again",
                 partition=partition,
                 host=owner,
             )
 
 
+def _without_versions(reader: StoreReader[Any, Any]) -> WrongQueryError:
+    return WrongQueryError(f"store {reader.name!r} has no versions. Leave out as_of")
+
+
 def keys_of(reader: StoreReader[Any, Any], documents: list[Any]) -> list[bytes]:
     if not isinstance(reader, KeyValueReader):
         raise WrongQueryError(
-            f"store {reader.name!r} has windows; ask for them key by key, with from= and to="
+            f"store {reader.name!r} has windows. Query them key by key, with from= and to="
         )
     return [key_of_document(one, reader.key_serde, reader.name) for one in documents]
 
@@ -221,7 +225,7 @@ def keys_of(reader: StoreReader[Any, Any], documents: list[Any]) -> list[bytes]:
 def room(places: threading.Semaphore, taken: str) -> Iterator[None]:
     """Take a slot of a semaphore, so that slow queries cannot occupy all threads."""
     if not places.acquire(blocking=False):
-        raise NotReadableError(f"{taken}; ask again later")
+        raise NotReadableError(f"{taken}. Ask again later")
     try:
         yield
     finally:

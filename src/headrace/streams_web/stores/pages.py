@@ -146,11 +146,13 @@ def _start(request: Request) -> Start:
     snapshot = given.get("snapshot", "false")
     begin = given.get("from", "end")
     if snapshot not in ("true", "false"):
-        raise WrongQueryError(f"snapshot is true or false, and not {snapshot[:40]!r}")
+        raise WrongQueryError(f"snapshot must be true or false, not {snapshot[:40]!r}")
     if begin not in ("beginning", "end"):
-        raise WrongQueryError(f"from is beginning or end, and not {begin[:40]!r}")
+        raise WrongQueryError(f"from must be beginning or end, not {begin[:40]!r}")
     if (snapshot == "true") + ("from" in given) + ("position" in given) > 1:
-        raise WrongQueryError("say one of snapshot=true, from= and position=")
+        raise WrongQueryError(
+            "snapshot=true, from= and position= exclude each other. Keep a single one"
+        )
     position = positions_of(given["position"]) if "position" in given else None
     last = request.headers.get(_LAST_ID)
     if last:
@@ -231,8 +233,8 @@ def hot_keys(queries: Queries, _: Asked) -> Answer:
 def _of_store(queries: Queries, name: str) -> dict[str, Any]:
     reader = queries.reader(name)
     keys: list[dict[str, Any]] = []
-    for partition, told in queries.told(reader.store).items():
-        hot = (key for store in told.task.stores if store.name == name for key in store.hot_keys)
+    for partition, report in queries.reports_of(reader.store).items():
+        hot = (key for store in report.task.stores if store.name == name for key in store.hot_keys)
         for one in hot:
             try:
                 key = to_document(reader.key_serde.deserialize(one.key))
@@ -245,9 +247,9 @@ def _of_store(queries: Queries, name: str) -> dict[str, Any]:
 
 
 def group(queries: Queries, _: Asked) -> Answer:
-    heard = queries.whereabouts.heard()
+    description = queries.whereabouts.description()
     return {
-        "state": heard.state,
+        "state": description.state,
         "host": queries.host,
         "members": [
             {
@@ -257,7 +259,7 @@ def group(queries: Queries, _: Asked) -> Answer:
                 "host": one.endpoint,
                 "tasks": list(one.tasks),
             }
-            for one in heard.members
+            for one in description.members
         ],
     }, 200
 
@@ -321,7 +323,9 @@ class StorePages:
         async for part in request.stream():
             body += part
             if len(body) > BODY_MAX_BYTES:
-                return _said({"error": f"a request is {BODY_MAX_BYTES >> 20} MiB at most"}, 413)
+                return _json(
+                    {"error": f"a request must be at most {BODY_MAX_BYTES >> 20} MiB"}, 413
+                )
         asked = Asked.of(request, bytes(body))
         return await self._in_thread(self._routed.of_keys, asked, parameters.MANY)
 
@@ -334,13 +338,13 @@ class StorePages:
     def _answered(self, ask: _Ask, asked: Asked, known: Mapping[str, str]) -> Response:
         try:
             require_known((name for name, _ in asked.given), known)
-            asked.require_right()
+            asked.require_valid()
             found, code = ask(cast(Queries, self._queries()), asked)
         except SentElsewhereError as sent:
             return RedirectResponse(sent.url, 307)
         except (StreamsError, TopologyError) as error:
             return _refused(error)
-        return _said(found, code)
+        return _json(found, code)
 
     def close(self) -> None:
         self._local.close()
@@ -348,7 +352,7 @@ class StorePages:
         self._routed.close()
 
 
-def _more(error: Exception) -> dict[str, Any]:
+def _details(error: Exception) -> dict[str, Any]:
     found: dict[str, Any] = {}
     if isinstance(error, NotReadableError) and error.remaining is not None:
         found["restore_remaining"] = error.remaining
@@ -361,8 +365,8 @@ def _more(error: Exception) -> dict[str, Any]:
 
 def _refused(error: Exception) -> Response:
     code = next((code for kind, code in _CODES if isinstance(error, kind)), 503)
-    return _said({"error": str(error), **_more(error)}, code)
+    return _json({"error": str(error), **_details(error)}, code)
 
 
-def _said(found: dict[str, Any], code: int) -> Response:
+def _json(found: dict[str, Any], code: int) -> Response:
     return Response(msgspec.json.encode(found), code, media_type="application/json")

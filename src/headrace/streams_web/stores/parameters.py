@@ -79,10 +79,10 @@ def require_known(given: Iterable[str], known: Mapping[str, str]) -> None:
     later = frozenset[str]().union(*(_REFUSED_LATER.get(name, frozenset()) for name in known))
     for name, count in Counter(given).items():
         if count > 1 and name not in _REPEATED:
-            raise WrongQueryError(f"{name[:40]} is given more than once; give it once")
+            raise WrongQueryError(f"{name[:40]} is given more than once. Give it once")
         if name not in known and name not in _INNER and name not in later:
-            there = ", ".join(sorted(known)) or "none"
-            raise WrongQueryError(f"there is no parameter {name[:40]!r} here; there are: {there}")
+            allowed = ", ".join(sorted(known)) or "no parameters"
+            raise WrongQueryError(f"the parameter {name[:40]!r} is unknown. Use: {allowed}")
 
 
 # OpenAPI description of the queries.

@@ -168,17 +168,17 @@ class FanOut:
         QueryError is raised if partitions have no answer, unless ``partial=true`` accepts the rest.
         """
         store = self.queries.stores[self.asked.name]
-        heard = self.queries.whereabouts.heard()
-        parts, missing = self._round(heard, store, partitions)
+        group = self.queries.whereabouts.description()
+        parts, missing = self._round(group, store, partitions)
         if any(isinstance(one.error, NotHereError | UnreachedHostError) for one in missing):
-            heard = self.queries.whereabouts.heard(at_most_s=AGAIN_S)
-            still = [one for one in missing if _is_silent_still(heard, store, one)]
+            group = self.queries.whereabouts.description(at_most_s=AGAIN_S)
+            still = [one for one in missing if _is_silent_still(group, store, one)]
             again = frozenset[int]().union(*(one.only for one in missing if one not in still))
-            more, missing = self._round(heard, store, again)
+            more, missing = self._round(group, store, again)
             parts += more
             missing += still
         if missing and self.asked.text("max_age") is not None:
-            missing = self._left(heard, missing, parts)
+            missing = self._left(group, missing, parts)
         if missing and not (parts and self.asked.flag("partial")):
             raise missing[0].error
         return parts, missing
@@ -188,7 +188,7 @@ class FanOut:
         try:
             return self.operation.here(self.queries, self.asked)
         except NotReadableError as error:
-            others = self.queries.whereabouts.heard().endpoints - {self.queries.host}
+            others = self.queries.whereabouts.description().endpoints - {self.queries.host}
             for host in sorted(others):
                 try:
                     part = self.at(host, self.asked, frozenset(), left=False)
@@ -198,13 +198,13 @@ class FanOut:
             raise error
 
     def _round(
-        self, heard: GroupDescription, store: StoreDescriptor, partitions: Iterable[int]
+        self, group: GroupDescription, store: StoreDescriptor, partitions: Iterable[int]
     ) -> tuple[list[PartialAnswer], list[Missing]]:
         by_owner: dict[str | None, set[int]] = {}
         for one in partitions:
-            by_owner.setdefault(heard.host_of(store, one), set()).add(one)
+            by_owner.setdefault(group.host_of(store, one), set()).add(one)
         calls = [
-            partial(self._try, heard, owner, frozenset(some)) for owner, some in by_owner.items()
+            partial(self._try, group, owner, frozenset(some)) for owner, some in by_owner.items()
         ]
         found = self.hosts.in_parallel(calls)
         return (
@@ -214,7 +214,7 @@ class FanOut:
 
     def _try(
         self,
-        heard: GroupDescription,
+        group: GroupDescription,
         owner: str | None,
         only: frozenset[int],
         *,
@@ -222,22 +222,22 @@ class FanOut:
     ) -> PartialAnswer | Missing:
         try:
             if owner is None:
-                raise _no_owner(self.queries, heard, only)
+                raise _no_owner(self.queries, group, only)
             return self.at(owner, self.make(only, left), only, left=left)
         except (NotReadableError, StoreInMemoryError) as error:
             return Missing(only, owner, error)
 
     def _left(
-        self, heard: GroupDescription, missing: list[Missing], parts: list[PartialAnswer]
+        self, group: GroupDescription, missing: list[Missing], parts: list[PartialAnswer]
     ) -> list[Missing]:
         """Query rows that tasks have left on any host, and return the partitions without any."""
         here = self.queries.host
-        hosts = sorted(heard.endpoints | ({here} if here else set()))
+        hosts = sorted(group.endpoints | ({here} if here else set()))
         still = []
         for one in missing:
             for partition in sorted(one.only):
                 only = frozenset([partition])
-                calls = [partial(self._try, heard, host, only, left=True) for host in hosts]
+                calls = [partial(self._try, group, host, only, left=True) for host in hosts]
                 found = [
                     part
                     for part in self.hosts.in_parallel(calls)
@@ -276,43 +276,44 @@ class FanOut:
         return PartialAnswer(only, host, left, reply.document, reply.code)
 
 
-def _no_owner(queries: Queries, heard: GroupDescription, only: frozenset[int]) -> NotReadableError:
+def _no_owner(queries: Queries, group: GroupDescription, only: frozenset[int]) -> NotReadableError:
     which = f"partition {_listed(only)}"
-    if not heard.endpoints:
+    if not group.endpoints:
         return NotReadableError(
-            f"no worker of the group {queries.application} says where its stores can be asked for, "
-            f"so {which} cannot be; the group is {heard.state}: run it with --queries"
+            f"no worker of the group {queries.application}, which is {group.state}, serves its "
+            f"stores, so {which} cannot be queried. Run it with --queries"
         )
     return NotReadableError(
-        f"no host that can be asked has {which} now; the group is {heard.state}: ask again later"
+        f"no host that serves stores has {which} now, while the group is {group.state}. Ask again "
+        "later"
     )
 
 
 def _require_answer(reply: Reply, store: str, host: str, only: frozenset[int]) -> None:
     found = reply.document if isinstance(reply.document, dict) else {}
-    said = str(found.get("error", f"status {reply.code}"))
+    message = str(found.get("error", f"status {reply.code}"))
     if reply.code == 200 or (reply.code == 404 and "places" in found):
         return
     if reply.code == 421 and "partition" in found:
-        raise NotHereError(said, partition=found["partition"], host=found.get("host"))
+        raise NotHereError(message, partition=found["partition"], host=found.get("host"))
     if reply.code in (401, 421):
         raise UnreachedHostError(
-            f"host {host}, which has partition {_listed(only)} of store {store!r}, does not take "
-            f"what it is asked with: {said}; give all hosts the same token",
+            f"host {host}, which has partition {_listed(only)} of store {store!r}, rejects the "
+            f"query: {message}. Give all hosts the same token",
             host=host,
         )
     if reply.code == 400:
-        raise WrongQueryError(said)
+        raise WrongQueryError(message)
     if reply.code == 501:
-        raise StoreInMemoryError(said)
+        raise StoreInMemoryError(message)
     if reply.code == 404:
-        raise NoSuchStoreError(f"host {host} does not serve store {store!r}: {said}")
-    raise NotReadableError(f"host {host}: {said}", remaining=found.get("restore_remaining"))
+        raise NoSuchStoreError(f"host {host} does not serve store {store!r}: {message}")
+    raise NotReadableError(f"host {host}: {message}", remaining=found.get("restore_remaining"))
 
 
-def _is_silent_still(heard: GroupDescription, store: StoreDescriptor, one: Missing) -> bool:
+def _is_silent_still(group: GroupDescription, store: StoreDescriptor, one: Missing) -> bool:
     """Return whether an unresponsive host still has all the partitions, so as not to wait twice."""
-    owners = {heard.host_of(store, partition) for partition in one.only}
+    owners = {group.host_of(store, partition) for partition in one.only}
     is_silent = isinstance(one.error, UnreachedHostError) and one.error.is_silent
     return is_silent and owners == {one.host}
 
@@ -364,7 +365,7 @@ class Spread:
         body: bytes | None = None,
         **changed: str | None,
     ) -> Asked:
-        return self.asked.sent_on(only, self.partitions, left=left, body=body, **changed)
+        return self.asked.forwarded(only, self.partitions, left=left, body=body, **changed)
 
 
 # Rows of a store on all hosts, for a subscription that continues with the changes.
@@ -495,12 +496,12 @@ class RoutedStores:
             return self._local.of_key(queries, asked)
         key = asked.read_key(asked.key, reader.key_serde, reader.name)
         try:
-            heard = queries.whereabouts.heard()
+            group = queries.whereabouts.description()
         except NotReadableError:
             return self._local.of_key(queries, asked)
         assert store.sub_topology is not None, store.name
-        at = partition_for_key(key, heard.partitions.get(store.sub_topology, 1))
-        owner = heard.host_of(store, at)
+        at = partition_for_key(key, group.partitions.get(store.sub_topology, 1))
+        owner = group.host_of(store, at)
         if owner is not None and owner != queries.host and store.is_placed:
             raise NotHereError(
                 f"partition {at} of store {store.name!r} is on host {owner}. Query that host, or "
@@ -512,7 +513,7 @@ class RoutedStores:
 
     def _redirect(self, spread: Spread, at: int) -> None:
         """Redirect the client to the host of a partition, unless it is this host."""
-        owner = spread.queries.whereabouts.heard().host_of(spread.reader.store, at)
+        owner = spread.queries.whereabouts.description().host_of(spread.reader.store, at)
         if owner is not None and owner != spread.queries.host:
             there = spread.sent(frozenset([at]), left=False, route="none")
             raise SentElsewhereError(f"http://{owner}{there.target('get')}")
@@ -533,7 +534,7 @@ class RoutedStores:
         if left and not spread.reader.store.is_placed and spread.partitions > 1:
             places = [place for part in parts if not part.left for place in part.found["places"]]
             # A task may have moved to a host that is behind.
-            later = replace(spread, asked=asked.behind(places))
+            later = replace(spread, asked=asked.not_before(places))
             more, others = self._rows_of(
                 later, documents, rows, dict.fromkeys(spread.others(), left)
             )
@@ -591,7 +592,7 @@ class RoutedStores:
         if spread is None:
             return self._anywhere(queries, operation, asked)
         limit = asked.limit()
-        owners = queries.whereabouts.heard().endpoints
+        owners = queries.whereabouts.description().endpoints
         # The likely share of a host; further rows are requested as needed.
         piece = str(min(limit + 1, max(PIECE_MIN, 2 * limit // max(1, len(owners)))))
         fan_out = spread.fan_out(
@@ -637,11 +638,11 @@ class RoutedStores:
             raise WrongQueryError(
                 "partitions= requires route=none. Leave it out to query all hosts"
             )
-        heard = queries.whereabouts.heard()
-        partitions = heard.partitions.get(store.sub_topology)
+        group = queries.whereabouts.description()
+        partitions = group.partitions.get(store.sub_topology)
         require_read(queries, asked, partitions)
         # State in memory is lost with its worker, and no file here shows that a task existed.
-        if heard.are_all_at(queries.host) and not store.in_memory:
+        if group.are_all_at(queries.host) and not store.in_memory:
             return None
         if partitions is None:
             raise NotReadableError(

@@ -196,9 +196,7 @@ def test_a_broker_without_tls_says_so_to_one_who_expects_it(broker: str) -> None
 
 def test_a_broker_with_tls_says_so_to_one_who_expects_none(secured: DevBroker) -> None:
     wanted = {**secured.settings(), "security.protocol": "PLAINTEXT"}
-    with pytest.raises(
-        FatalClientError, match=r"the server uses TLS; set security[.]protocol"
-    ):
+    with pytest.raises(FatalClientError, match=r"the server uses TLS; set security[.]protocol"):
         reach(wanted, within_s=1)
 
 
