@@ -68,6 +68,16 @@ def test_event_times_are_shown_with_the_slowest_partition_of_each_sub_topology()
     }
 
 
+def test_a_partition_that_was_not_read_is_shown_as_the_slowest() -> None:
+    seen = look(1.0, 100, None)
+    tasks = tuple(
+        replace(task, inputs=(replace(task.inputs[0], event_time_ms=time),))
+        for task, time in zip(seen.found.tasks, (3_600_000, -1), strict=True)
+    )
+    lines = text(replace(seen, found=replace(seen.found, tasks=tasks)), None).splitlines()
+    assert "sub-topology 0: in-1 has not been read yet, in-0 has" in lines
+
+
 def test_what_goes_into_a_file_ends_with_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     def table(_: object, before: object, *, rows_max: int) -> Group:
         return Group(Text("row"))

@@ -297,6 +297,14 @@ def test_a_task_has_its_stream_time_and_the_skew_of_its_inputs() -> None:
     assert found.skew.describe() == "b-0 has not been read yet, a-0 has"
 
 
+def test_a_partition_that_was_not_read_is_behind_by_the_longest_time() -> None:
+    unread, long = skew_of({"a-0": -1, "a-1": 5}), skew_of({"b-0": 0, "b-1": HOUR_MS})
+    assert unread is not None
+    assert long is not None
+    assert unread.span_ms == 0
+    assert max(long, unread, key=lambda one: one.extent) is unread
+
+
 def test_the_skew_behind_a_repartition_topic_is_that_of_the_source_partitions() -> None:
     builder = StreamsBuilder()
     orders = builder.stream("orders", key=serdes.string, value=serdes.string)

@@ -118,7 +118,7 @@ class Overview:
             some = list(inputs)
             times = {str(one.place): one.event_time_ms for one in some}
             skew = skew_of(times, {str(one.place) for one in some if not one.lag})
-            if skew is not None and skew.span_ms:
+            if skew is not None and skew.extent > (False, 0):
                 found[sub] = skew
         return found
 

@@ -174,7 +174,7 @@ def shown_served(seen: ServedLook, before: ServedLook | None, *, rows_max: int) 
     skews: dict[int, SkewSnapshot] = {}
     for task in seen.tasks:
         sub = int(task.id.partition("_")[0])
-        if task.skew is not None and (sub not in skews or task.skew.span_ms > skews[sub].span_ms):
+        if task.skew is not None and (sub not in skews or task.skew.extent > skews[sub].extent):
             skews[sub] = task.skew
     return Group(Text(head), *_skew_lines(skews), table, *_omitted(len(seen.tasks) - rows_max))
 

@@ -54,6 +54,11 @@ class SkewSnapshot:
         """Difference of the two event times in milliseconds; 0 if the slowest was not read."""
         return self.fastest_ms - self.slowest_ms if self.slowest_ms >= 0 else 0
 
+    @property
+    def extent(self) -> tuple[bool, int]:
+        """Sort key: a partition that was not read is behind by an unknown time, the largest."""
+        return self.slowest_ms < 0, self.span_ms
+
     def describe(self) -> str:
         """Describe it for logs and tables.
 

@@ -321,7 +321,7 @@ class SnapshotCollector:
             if one.lag or one.queued or one.event_time_ms == latest
         }
         known = [one for one in (*found, skew_of(times)) if one is not None]
-        return max(known, key=lambda one: one.span_ms, default=None)
+        return max(known, key=lambda one: one.extent, default=None)
 
     def _store(self, task: Task, buffer: Buffer, remaining: int) -> StoreSnapshot:
         size = self._sizes[task.id, buffer.name]
