@@ -374,14 +374,14 @@ def a_changelog_that_is_gone_is_made_anew(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(StartCheck, "__call__", lambda self, admin, plan: None)
     patch.setattr(Restorer, "_require_other_commit", lambda self, *facts: None)
     patch.setattr(
-        "headrace.streams.plan.changelog_identity.lost_changelogs", lambda committed, found: []
+        "headrace.streams.plan.identity.lost_changelogs", lambda committed, found: []
     )
 
 
 @bug_of_several
 def another_changelog_of_the_same_name_not_noticed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
-        "headrace.streams.plan.changelog_identity.lost_changelogs", lambda committed, found: []
+        "headrace.streams.plan.identity.lost_changelogs", lambda committed, found: []
     )
 
 

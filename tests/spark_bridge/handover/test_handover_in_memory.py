@@ -20,7 +20,8 @@ from headrace.streams.errors import ProducerFencedError
 from headrace.streams.kafka.access_errors import AccessError
 from headrace.streams.kafka.protocols import CommittedOffset, Member, TopicPartition, no_probe
 from headrace.streams.plan.deployed import topology_group
-from headrace.streams.plan.progress import OffsetMetadata, with_topic_id
+from headrace.streams.plan.identity import with_topic_id
+from headrace.streams.plan.progress import OffsetMetadata
 from headrace.streams.testing.memory_clients import MemoryTransactionalProducer
 from headrace.streams.testing.memory_cluster import MemoryCluster
 from headrace.topology import Materialized, StreamsBuilder, serdes

@@ -14,9 +14,9 @@ import pytest
 from headrace.streams.admin.local_changelogs import LocalChangelogs, lines
 from headrace.streams.errors import ChangelogUnfinishedError, LocalStateError, ResetRefusedError
 from headrace.streams.kafka.protocols import CommittedOffset, Member, Offsets, TopicPartition
+from headrace.streams.plan.identity import ChangelogLostError
 from headrace.streams.plan.plan import TaskId
 from headrace.streams.plan.progress import COMMIT_ID, OffsetMetadata
-from headrace.streams.plan.topic_errors import ChangelogLostError
 from headrace.streams.testing.driver import TopologyTestDriver
 from headrace.streams.testing.memory_clients import MemoryAdmin, MemoryPlainProducer
 from headrace.streams.testing.memory_worker import create_topics

@@ -19,9 +19,9 @@ from headrace.streams.admin.offsets import (
 )
 from headrace.streams.errors import ConfigError, ResetRefusedError
 from headrace.streams.kafka.protocols import CommittedOffset, OffsetTarget, TopicPartition
+from headrace.streams.plan.identity import committed_id, with_topic_id
 from headrace.streams.plan.plan import TaskId
-from headrace.streams.plan.progress import CHANGELOG_MARK, RESET_MARK, OffsetMetadata, with_topic_id
-from headrace.streams.plan.topic_identity import committed_id
+from headrace.streams.plan.progress import CHANGELOG_MARK, RESET_MARK, OffsetMetadata
 from headrace.streams.tasks.lost_offsets import Counted
 
 PLACE = TopicPartition("in", 0)

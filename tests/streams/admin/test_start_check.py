@@ -13,10 +13,9 @@ from headrace.streams.config.config import StreamsConfig
 from headrace.streams.errors import TopologyChangedError
 from headrace.streams.kafka.protocols import CommittedOffset, TopicPartition
 from headrace.streams.plan.deployment import Deployment
+from headrace.streams.plan.identity import ChangelogLostError, without_ids
 from headrace.streams.plan.plan import plan_application
 from headrace.streams.plan.progress import RESET_MARK, OffsetMetadata
-from headrace.streams.plan.topic_errors import ChangelogLostError
-from headrace.streams.plan.topic_identity import without_ids
 from headrace.streams.plan.topic_plan import plan_internal_topics, topic_names
 from headrace.streams.testing.driver import TopologyTestDriver
 from headrace.streams.testing.memory_clients import MemoryAdmin, MemoryConsumer

@@ -14,8 +14,8 @@ import structlog
 
 from headrace.streams.app import State
 from headrace.streams.errors import AbortableError
+from headrace.streams.plan.identity import without_ids
 from headrace.streams.plan.progress import COMMIT_ID, OffsetMetadata
-from headrace.streams.plan.topic_identity import without_ids
 from headrace.topology import StreamsBuilder, serdes
 from tests.support import kafka, oracle
 from tests.support.counting import Counting

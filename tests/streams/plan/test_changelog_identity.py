@@ -12,14 +12,15 @@ import structlog
 
 from headrace.streams.admin.start_check import CommittedRecords, StartCheck
 from headrace.streams.kafka.protocols import CommittedOffset, TopicPartition
-from headrace.streams.plan.changelog_identity import (
+from headrace.streams.plan.identity import (
+    ChangelogLostError,
     changelog_numbers,
+    id_values,
     numbers_that_fit,
     with_changelogs,
+    without_ids,
 )
 from headrace.streams.plan.progress import CHANGELOG_MARK, MAX_BYTES, OffsetMetadata
-from headrace.streams.plan.topic_errors import ChangelogLostError
-from headrace.streams.plan.topic_identity import id_values, without_ids
 from headrace.streams.plan.topic_plan import plan_internal_topics, topic_names
 from headrace.streams.testing.driver import TopologyTestDriver
 from headrace.streams.testing.memory_clients import MemoryAdmin, MemoryConsumer

@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from headrace.streams.kafka.protocols import CommittedOffset, TopicPartition
+from headrace.streams.plan.identity import TopicReplacedError, committed_id, id_values
 from headrace.streams.plan.progress import OffsetMetadata
-from headrace.streams.plan.topic_errors import TopicReplacedError
-from headrace.streams.plan.topic_identity import committed_id, id_values
 from headrace.streams.testing.driver import TopologyTestDriver
 from headrace.topology import StreamsBuilder, Topology, serdes
 from tests.support.topologies import EXACTLY_ONCE, key_count

@@ -16,10 +16,9 @@ from headrace.state.store import NO_COMMIT, Position, TaskState
 from headrace.streams.config.config import StreamsConfig
 from headrace.streams.errors import RestoreLostError, TaskCorruptedError
 from headrace.streams.kafka.protocols import CommittedOffset, TopicPartition, no_probe
-from headrace.streams.plan.changelog_identity import commit_header
+from headrace.streams.plan.identity import ChangelogLostError, commit_header
 from headrace.streams.plan.plan import plan_application
 from headrace.streams.plan.progress import COMMIT_ID, OffsetMetadata
-from headrace.streams.plan.topic_errors import ChangelogLostError
 from headrace.streams.tasks import restore
 from headrace.streams.tasks.restore import ChangelogFacts, Restorer
 from headrace.streams.tasks.task import Task

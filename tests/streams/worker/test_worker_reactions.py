@@ -21,8 +21,8 @@ from headrace.streams.errors import (
     StreamsError,
     TaskCorruptedError,
 )
+from headrace.streams.plan.identity import TopicReplacedError
 from headrace.streams.plan.plan import TaskId
-from headrace.streams.plan.topic_errors import TopicReplacedError
 from headrace.streams.tasks.inquiry import Inquiry
 from headrace.streams.tasks.tasks import ClusterFacts
 from headrace.streams.testing.memory_clients import MemoryConsumer, MemoryTransactionalProducer

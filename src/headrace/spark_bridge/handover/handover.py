@@ -46,8 +46,7 @@ from headrace.streams.kafka.protocols import (
     TopicPartition,
     no_probe,
 )
-from headrace.streams.plan.changelog_identity import with_changelogs
-from headrace.streams.plan.progress import with_topic_id
+from headrace.streams.plan.identity import with_changelogs, with_topic_id
 
 
 @dataclass(frozen=True, slots=True)

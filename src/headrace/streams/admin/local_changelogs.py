@@ -9,7 +9,7 @@ steps:
     3  create the changelogs
     4  task by task: write its rows, wait for the brokers, write the new positions locally
     5  commit the original offsets of the written tasks, with the topic ids of the new changelogs
-       (see `headrace.streams.plan.changelog_identity`)
+       (see `headrace.streams.plan.identity`)
 
 A second run, here or on another host, finds the marks and completes the work. An interrupted task
 is written again in full, which produces the same rows.
@@ -48,7 +48,7 @@ from headrace.streams.kafka.protocols import (
     TopicPartition,
     no_probe,
 )
-from headrace.streams.plan.changelog_identity import (
+from headrace.streams.plan.identity import (
     committed_numbers,
     known_changelogs,
     lost_changelogs,

@@ -21,6 +21,7 @@ from headrace.streams.kafka.protocols import (
     OffsetTarget,
     TopicPartition,
 )
+from headrace.streams.plan.identity import committed_id, same_topic, with_topic_id
 from headrace.streams.plan.plan import SubPlan, TaskId
 from headrace.streams.plan.progress import (
     AT_ONCE_MAX,
@@ -29,10 +30,8 @@ from headrace.streams.plan.progress import (
     OffsetMetadata,
     left_out,
     left_out_values,
-    with_topic_id,
     without_left_out,
 )
-from headrace.streams.plan.topic_identity import committed_id, same_topic
 from headrace.streams.plan.topics import describe_as, partitions_of
 from headrace.streams.tasks.lost_offsets import Counted
 

@@ -32,16 +32,16 @@ from headrace.streams.kafka.protocols import (
     TopicFacts,
     TopicPartition,
 )
-from headrace.streams.plan.changelog_identity import (
+from headrace.streams.plan.deployed import topology_group
+from headrace.streams.plan.deployment import Deployment, is_accepted
+from headrace.streams.plan.identity import (
+    ChangelogLostError,
     committed_numbers,
     known_changelogs,
     lost_changelogs,
 )
-from headrace.streams.plan.deployed import topology_group
-from headrace.streams.plan.deployment import Deployment, is_accepted
 from headrace.streams.plan.plan import SubPlan
 from headrace.streams.plan.progress import CHANGELOG_MARK, RESET_MARK, OffsetMetadata
-from headrace.streams.plan.topic_errors import ChangelogLostError
 from headrace.streams.plan.topic_plan import TopicPlan
 from headrace.streams.plan.topics import partitions_of
 from headrace.streams.tasks.lost_offsets import (

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from headrace.streams.errors import ConfigError, IdentityError, OffsetLostError
 from headrace.streams.kafka.protocols import TopicPartition
-from headrace.streams.plan.topic_errors import TopicReplacedError
+from headrace.streams.plan.identity import TopicReplacedError
 
 
 class MirroredTopicReplacedError(TopicReplacedError):

@@ -28,7 +28,7 @@ from headrace.streams.mirror.names import (
     table_of,
 )
 from headrace.streams.mirror.table import Mirrored, Row, Table, coming_row, rows_of
-from headrace.streams.plan.topic_identity import same_topic
+from headrace.streams.plan.identity import same_topic
 from headrace.streams.plan.topic_plan import did_you_mean
 
 MESSAGE_MAX = 1_048_588

@@ -19,7 +19,6 @@ from dataclasses import dataclass, field
 
 from headrace.streams.errors import ChangelogUnfinishedError, ResetUnfinishedError
 from headrace.streams.kafka.protocols import Offsets
-from headrace.streams.plan.topic_identity import id_values
 
 # Records to skip: their offsets are in the metadata of their partition's offset.
 #
@@ -197,24 +196,6 @@ def _numbers(data: bytes) -> dict[str, int]:
         (values[name],) = _LONG.unpack_from(data, position)
         position += _LONG.size
     return values
-
-
-def with_topic_id(text: str, topic: str, topic_id: str | None) -> str:
-    """Add the id of the offset's topic to the result of `OffsetMetadata.encode`; None adds nothing.
-
-    Bytes after the end of the text are removed.
-
-    >>> from headrace.streams.plan.topic_identity import committed_id
-    >>> text = with_topic_id(OffsetMetadata(5).encode(), "orders", "mIZ3c7IdTReMqgcwdmKasA")
-    >>> committed_id("orders", OffsetMetadata.decode(text).values)
-    'mIZ3c7IdTReMqgcwdmKasA'
-    """
-    progress = OffsetMetadata.decode(text)
-    if topic_id is None:
-        return progress.encode()
-    return OffsetMetadata(
-        progress.partition_time, {**progress.values, **id_values(topic, topic_id)}
-    ).encode()
 
 
 def inputs_number(topics: Iterable[str]) -> int:

@@ -25,8 +25,7 @@ from headrace.streams.kafka.protocols import (
     TopicFacts,
     TopicPartition,
 )
-from headrace.streams.plan.topic_errors import require_same
-from headrace.streams.plan.topic_identity import same_topic
+from headrace.streams.plan.identity import require_same, same_topic
 from headrace.streams.plan.topic_plan import (
     SubTopologyTopics,
     TopicPlan,

@@ -15,8 +15,8 @@ from headrace.state.errors import UnknownStoreError
 from headrace.state.store import TaskState
 from headrace.streams.errors import MissingTopicError, OffsetLostError
 from headrace.streams.kafka.protocols import CommittedOffset, TopicPartition
+from headrace.streams.plan.identity import ChangelogLostError, TopicReplacedError
 from headrace.streams.plan.plan import TaskId
-from headrace.streams.plan.topic_errors import ChangelogLostError, TopicReplacedError
 from headrace.streams.simulation.setup import Outcome, Row, Setup
 from headrace.streams.simulation.slot import SimulatedWorker
 from headrace.streams.simulation.world.cluster import SimulatedCluster

@@ -28,10 +28,10 @@ from headrace.streams.kafka.protocols import (
 )
 from headrace.streams.plan.deployed import DeployedTopology
 from headrace.streams.plan.deployment import Deployment
+from headrace.streams.plan.identity import ChangelogLostError
 from headrace.streams.plan.live_versions import LiveVersions
 from headrace.streams.plan.plan import SubPlan, TaskId
 from headrace.streams.plan.progress import COMMIT_COUNT_BITS
-from headrace.streams.plan.topic_errors import ChangelogLostError
 from headrace.streams.simulation.setup import Incarnation, Outcome, Setup
 from headrace.streams.simulation.world.cluster import SimulatedAdmin, SimulatedCluster
 from headrace.streams.simulation.world.consumer_client import SimulatedConsumer

@@ -30,7 +30,7 @@ from headrace.streams.errors import (
     VersionConflictError,
 )
 from headrace.streams.kafka.access_errors import AccessError
-from headrace.streams.plan.topic_errors import ChangelogLostError, TopicReplacedError
+from headrace.streams.plan.identity import ChangelogLostError, TopicReplacedError
 from headrace.streams.tasks.lost_offsets import StateWithoutOffsetsError
 from headrace.streams.tasks.sink_connections import UnusableSinkError
 from headrace.topology.errors import TopologyError

@@ -9,7 +9,13 @@ from typing import Any
 from headrace.state.codec import decode_timestamped
 from headrace.state.store import CommittedStore
 from headrace.streams.kafka.protocols import Log, ReceivedMessage, TopicPartition
-from headrace.streams.plan.changelog_identity import changelog_numbers, numbers_that_fit
+from headrace.streams.plan.identity import (
+    changelog_numbers,
+    committed_id,
+    id_values,
+    numbers_that_fit,
+    without_ids,
+)
 from headrace.streams.plan.plan import TaskId
 from headrace.streams.plan.progress import (
     COMMIT_ID,
@@ -22,7 +28,6 @@ from headrace.streams.plan.progress import (
     left_out_values,
     without_left_out,
 )
-from headrace.streams.plan.topic_identity import committed_id, id_values, without_ids
 from headrace.streams.plan.upstream import Writers
 from headrace.topology.context.context import Number, Operator
 from headrace.topology.context.environment import Headers, Send

@@ -35,8 +35,8 @@ from headrace.streams.kafka.protocols import (
     TopicFacts,
     TopicPartition,
 )
-from headrace.streams.plan.changelog_identity import last_read
 from headrace.streams.plan.global_plan import GlobalPlan
+from headrace.streams.plan.identity import last_read
 from headrace.streams.tasks.failures import is_ours, is_power_of_two, origin_of
 from headrace.streams.tasks.global_state import (
     Followed,

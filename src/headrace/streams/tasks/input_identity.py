@@ -13,8 +13,7 @@ from typing import Protocol
 
 from headrace.streams.errors import AbortableError
 from headrace.streams.kafka.protocols import Clock, Log
-from headrace.streams.plan.topic_errors import require_same
-from headrace.streams.plan.topic_identity import same_topic
+from headrace.streams.plan.identity import require_same, same_topic
 from headrace.streams.tasks.task import Task
 
 WAIT_S = 1.0

@@ -32,10 +32,9 @@ from headrace.streams.kafka.protocols import (
     ReceivedMessage,
     TopicPartition,
 )
-from headrace.streams.plan.changelog_identity import last_read, last_restored
+from headrace.streams.plan.identity import ChangelogLostError, last_read, last_restored
 from headrace.streams.plan.plan import TaskId
 from headrace.streams.plan.progress import COMMIT_COUNT_BITS, committed_commit_id
-from headrace.streams.plan.topic_errors import ChangelogLostError
 from headrace.streams.tasks.task import LocalRows, Task
 from headrace.streams.tasks.task_failures import corruption_of
 

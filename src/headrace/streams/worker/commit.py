@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from headrace.state.store import Position
 from headrace.streams.errors import RecordTooLargeError
 from headrace.streams.kafka.protocols import Offsets, Producer, TopicPartition
-from headrace.streams.plan.changelog_identity import commit_header, last_read, last_written
+from headrace.streams.plan.identity import commit_header, last_read, last_written
 from headrace.streams.tasks.task import Delta, Task
 from headrace.streams.worker.parts import WorkerParts
 from headrace.topology.errors import RefusedTimestampError

@@ -18,8 +18,8 @@ from headrace.streams.errors import (
 from headrace.streams.kafka.access_errors import AccessError
 from headrace.streams.kafka.clocks import Background
 from headrace.streams.kafka.protocols import Clock, Log, TopicFacts
+from headrace.streams.plan.identity import TopicReplacedError
 from headrace.streams.plan.plan import SubPlan
-from headrace.streams.plan.topic_errors import TopicReplacedError
 
 _FINAL = (
     AccessError,

@@ -24,9 +24,8 @@ from headrace.streams.errors import OutcomeUnknownError, TopologyChangedError
 from headrace.streams.kafka.group_admin import GroupAdmin
 from headrace.streams.kafka.protocols import TopicPartition
 from headrace.streams.kafka.transactional_producer import TransactionalProducer
-from headrace.streams.plan.changelog_identity import changelog_numbers
+from headrace.streams.plan.identity import changelog_numbers, committed_id, shown
 from headrace.streams.plan.progress import OffsetMetadata
-from headrace.streams.plan.topic_identity import committed_id, shown
 from headrace.topology import Materialized, StreamsBuilder, TimeWindows, Topology, serdes
 from tests.spark_bridge.support.handed import START_MS, Handed
 from tests.spark_bridge.support.local_rows import (

@@ -13,7 +13,7 @@ from headrace.streams.cli.main import main
 from headrace.streams.errors import TopologyChangedError
 from headrace.streams.kafka.group_admin import GroupAdmin
 from headrace.streams.plan.deployed import topology_group
-from headrace.streams.plan.topic_errors import ChangelogLostError
+from headrace.streams.plan.identity import ChangelogLostError
 from headrace.streams.supervisor.exit_codes import ExitCode, exit_code_of
 from headrace.topology import Materialized
 from tests.streams.worker.live.test_topic_watch_on_broker import delete

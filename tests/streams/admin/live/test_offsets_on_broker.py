@@ -14,8 +14,8 @@ from headrace.streams.cli.main import main
 from headrace.streams.errors import ResetRefusedError
 from headrace.streams.kafka.group_admin import GroupAdmin
 from headrace.streams.kafka.protocols import CommittedOffset, TopicPartition
+from headrace.streams.plan.identity import TopicReplacedError
 from headrace.streams.plan.progress import RESET_MARK, OffsetMetadata
-from headrace.streams.plan.topic_errors import TopicReplacedError
 from headrace.streams.supervisor.exit_codes import ExitCode
 from headrace.streams.tasks.lost_offsets import StateWithoutOffsetsError
 from tests.support import kafka, oracle

@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient
 
 from headrace.state.codec import encode_timestamped
 from headrace.streams.app import State
-from headrace.streams.plan.topic_errors import ChangelogLostError
+from headrace.streams.plan.identity import ChangelogLostError
 from headrace.streams.tasks.lost_offsets import StateWithoutOffsetsError
 from headrace.topology import Materialized, serdes
 from tests.support import kafka

@@ -14,7 +14,7 @@ from confluent_kafka.admin import AdminClient, NewPartitions
 
 from headrace.streams import KafkaStreams
 from headrace.streams.errors import MisconfiguredTopicError, MissingTopicError
-from headrace.streams.plan.topic_errors import TopicReplacedError
+from headrace.streams.plan.identity import TopicReplacedError
 from headrace.topology import StreamsBuilder, serdes
 from tests.support import kafka
 from tests.support.counting import Counting
