@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 from headrace.state.buffer import ABSENT, Coding
 from headrace.state.codec import TIMESTAMP
 from headrace.state.errors import ValueEncodingError
-from headrace.state.layout import LAYOUTS
+from headrace.state.layout import LAYOUTS, LatestVersions, key_and_time, prefix
 from headrace.state.memory import MemoryTaskState
 from headrace.state.spec import StoreSpec
 from headrace.state.versioned import IS_LATEST, NOT_PUT, VersionedBuffer
-from headrace.state.versions import LatestVersions, key_and_time, prefix
 from tests.support.examples import examples
 
 SPEC = StoreSpec("v", kind="memory", layout="versioned", retention_ms=100)

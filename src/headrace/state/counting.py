@@ -10,9 +10,8 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, cast
 
 from headrace.state.errors import StateError
-from headrace.state.layout import Layout
+from headrace.state.layout import Layout, Versioned
 from headrace.state.store import CommittedStore
-from headrace.state.versions import Versioned
 
 if TYPE_CHECKING:
     from headrace.state.rocks import RocksStore

@@ -3,22 +3,36 @@
     plain      the row's key                              the same in the changelog
     window     key  start (8)  sequence (4)               the same in the changelog
     session    key  end (8)  start (8)                    the same in the changelog
-    versioned  see `headrace.state.versions`              the key, several times
+    versioned  see below                                  the key, several times
 
 The keys of window and session stores have Kafka Streams' format. On disk they are prefixed with a
 byte 0, and each row has an entry in an index by time: a byte 1, the time, the row's key.
+
+Versioned stores:
+
+    changelog    key                         value, or null for a deletion; the record's time
+    row          0  key, escaped  time (8)   1 value, or 0 for a deletion
+    index        1  time (8)  key            nothing
+
+A version is valid from its time until the time of the next version. The changelog has Kafka
+Streams' format, with several records per key. Escaped keys sort like the keys, and no escaped key
+is a prefix of another, so all versions of a key are adjacent and sorted by time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import groupby, islice
 from typing import Any, Literal, Protocol
 
-from headrace.state.codec import TIMESTAMP, decode_timestamped, timestamped_rows
+from headrace.state.codec import (
+    TIMESTAMP,
+    decode_timestamped,
+    encode_timestamped,
+    timestamped_rows,
+)
 from headrace.state.store import CommittedStore, Delta
-from headrace.state.versions import Versioned
 
 LayoutName = Literal["plain", "window", "session", "versioned"]
 Change = tuple[bytes, bytes | None, int]
@@ -135,16 +149,139 @@ def entry_time(entry: bytes) -> int:
 
 def without(entries: Iterable[bytes]) -> list[tuple[bytes, None]]:
     """Return the deletions of rows and of their index entries."""
-    begin = len(_INDEX) + TIMESTAMP.size
     deleted: list[tuple[bytes, None]] = []
     for entry in entries:
-        deleted.append((_ROW + entry[begin:], None))
+        deleted.append((_ROW + row_key_of(entry), None))
         deleted.append((entry, None))
     return deleted
 
 
 def row_key_of(entry: bytes) -> bytes:
-    return entry[len(_INDEX) + TIMESTAMP.size :]
+    return entry[_INDEX_SIZE:]
+
+
+# Versions of rows.
+
+
+_THERE = b"\x01"
+_GONE = b"\x00"
+_END = b"\x00\x00"
+_PLAIN, _ESCAPED = b"\x00", b"\x00\xff"
+_INDEX_SIZE = 1 + TIMESTAMP.size
+
+
+def prefix(key: bytes) -> bytes:
+    """Return the prefix of all rows of a key on disk, which no other key's rows have.
+
+    >>> prefix(b"a") < prefix(b"a" + bytes(1)) < prefix(b"aa") < prefix(b"b")
+    True
+    """
+    return _ROW + key.replace(_PLAIN, _ESCAPED) + _END
+
+
+def key_and_time(row_key: bytes) -> tuple[bytes, int]:
+    r"""Return the key of a version's row, and the time from which it is valid.
+
+    >>> key_and_time(prefix(b"a" + bytes(2)) + TIMESTAMP.pack(5))
+    (b'a\x00\x00', 5)
+    """
+    escaped = row_key[1 : -TIMESTAMP.size - len(_END)]
+    time: int = TIMESTAMP.unpack_from(row_key, len(row_key) - TIMESTAMP.size)[0]
+    return escaped.replace(_ESCAPED, _PLAIN), time
+
+
+def is_deletion(row: bytes) -> bool:
+    return row[:1] == _GONE
+
+
+def index_entries(
+    committed: CommittedStore, start_ms: int, end_ms: int
+) -> Iterator[tuple[bytes, int, bytes]]:
+    """Yield entry, time and key of the versions with `start_ms` <= time < `end_ms`, by time."""
+    low, high = _INDEX + TIMESTAMP.pack(max(start_ms, 0)), _INDEX + TIMESTAMP.pack(end_ms)
+    for entry, _ in committed.scan(low, high):
+        yield entry, TIMESTAMP.unpack_from(entry, 1)[0], entry[_INDEX_SIZE:]
+
+
+@dataclass(frozen=True, slots=True)
+class Versioned:
+    """Layout of versioned stores; see the module."""
+
+    time_of: Callable[[bytes], int] | None = field(default=None, init=False)
+
+    def rows(self, changes: Changes) -> Delta:
+        pack = TIMESTAMP.pack
+        rows: list[tuple[bytes, bytes | None]] = []
+        for key, value, time in changes:
+            rows.append((prefix(key) + pack(time), _GONE if value is None else _THERE + value))
+            rows.append((_INDEX + pack(time) + key, b""))
+        return rows
+
+    def local(self, rows: Delta, indexed: Collection[bytes] = ()) -> Delta:  # noqa: ARG002
+        raise AssertionError("versions are written with their times")
+
+    def view(self, committed: CommittedStore) -> CommittedStore:
+        return LatestVersions(committed)
+
+    def changes(self, committed: CommittedStore) -> Iterator[Change]:
+        """Yield the versions of each key by time, so that its last version comes last."""
+        for row_key, row in committed.scan(_ROW, _INDEX):
+            key, time = key_and_time(row_key)
+            yield key, None if is_deletion(row) else row[1:], time
+
+
+class LatestVersions:
+    """Committed rows of a versioned store in the format of a plain store: the last version of each
+    key.
+
+    >>> from headrace.state.memory import MemoryTaskState
+    >>> from headrace.state.spec import StoreSpec
+    >>> state = MemoryTaskState([StoreSpec("v", kind="memory", layout="versioned")])
+    >>> changes = [(b"k", b"old", 5), (b"k", b"new", 7), (b"gone", b"x", 5), (b"gone", None, 7)]
+    >>> state.write({"v": Versioned().rows(changes)}, {})
+    >>> [(key, row[8:]) for key, row in LatestVersions(state.store("v")).scan()]
+    [(b'k', b'new')]
+    """
+
+    __slots__ = ("_committed",)
+
+    def __init__(self, committed: CommittedStore) -> None:
+        self._committed = committed
+
+    def get(self, key: bytes) -> bytes | None:
+        start = prefix(key)
+        end = start + TIMESTAMP.pack(2**63 - 1)
+        for row_key, row in self._committed.scan(start, end, reverse=True):
+            return _timestamped(row_key, row)
+        return None
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        return [self.get(key) for key in keys]
+
+    def scan(
+        self, start: bytes | None = None, end: bytes | None = None, *, reverse: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
+        low = _ROW if start is None else prefix(start)
+        high = _INDEX if end is None else prefix(end)
+        rows = self._committed.scan(low, high, reverse=reverse)
+        for key, versions in groupby(rows, lambda found: key_and_time(found[0])[0]):
+            first, *rest = versions
+            found = _timestamped(*(first if reverse or not rest else rest[-1]))
+            if found is not None:
+                yield key, found
+
+    def approximate_count(self) -> int:
+        """Return half of the number of rows on disk, which count all versions and index entries."""
+        return self._committed.approximate_count() // 2
+
+    def approximate_bytes(self) -> int:
+        return self._committed.approximate_bytes()
+
+
+def _timestamped(row_key: bytes, row: bytes) -> bytes | None:
+    if is_deletion(row):
+        return None
+    return encode_timestamped(key_and_time(row_key)[1], row[1:])
 
 
 LAYOUTS: Mapping[LayoutName, Layout] = {
@@ -215,11 +352,10 @@ class TimeIndexed:
         self, start_ms: int, end_ms: int, begin: bytes = b""
     ) -> Iterator[tuple[int, bytes]]:
         """Yield time and key in order; `end_ms` is exclusive, `begin` is a key at `start_ms`."""
-        size = 1 + TIMESTAMP.size
         low = _INDEX + TIMESTAMP.pack(max(start_ms, 0)) + begin
         high = _INDEX + TIMESTAMP.pack(end_ms) if end_ms < 2**63 else _AFTER
         for key, _ in self._committed.scan(low, high):
-            yield TIMESTAMP.unpack_from(key, 1)[0], key[size:]
+            yield TIMESTAMP.unpack_from(key, 1)[0], row_key_of(key)
 
     def latest(self) -> int | None:
         last = next(self._committed.scan(_INDEX, _AFTER, reverse=True), None)

@@ -19,8 +19,7 @@ from typing import Any
 from headrace.state.buffer import ABSENT, Buffer, Coding, Entry
 from headrace.state.codec import TIMESTAMP
 from headrace.state.errors import ValueEncodingError
-from headrace.state.store import CommittedStore, Delta
-from headrace.state.versions import (
+from headrace.state.layout import (
     LatestVersions,
     Versioned,
     index_entries,
@@ -28,6 +27,7 @@ from headrace.state.versions import (
     key_and_time,
     prefix,
 )
+from headrace.state.store import CommittedStore, Delta
 
 IS_LATEST = -1
 """Result of `VersionedBuffer.put_version` for a version that is the last of its key."""

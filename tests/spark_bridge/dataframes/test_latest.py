@@ -12,9 +12,9 @@ from headrace.spark_bridge.dataframes.topic_rows import (
     not_expired,
     versions,
 )
+from headrace.state.layout import is_deletion, key_and_time
 from headrace.state.memory import MemoryTaskState
 from headrace.state.spec import StoreSpec
-from headrace.state.versions import is_deletion, key_and_time
 from headrace.streams.kafka.protocols import TopicPartition
 from headrace.streams.testing.memory_cluster import MemoryMessage
 

@@ -10,9 +10,9 @@ import pytest
 from headrace import JoinWindows, StreamsBuilder, TimeWindows, TopologyTestDriver, serdes
 from headrace.streams.config.config import StreamsConfig
 from headrace.streams.kafka.protocols import CommittedOffset, TopicPartition
+from headrace.streams.plan.flow import Upstream, upstream_of
 from headrace.streams.plan.plan import plan_application
 from headrace.streams.plan.progress import OffsetMetadata
-from headrace.streams.plan.upstream import Upstream, upstream_of
 from headrace.streams.tasks.upstream_times import MARKS_MAX, InputTime, Mark, Marks, mark_of
 from headrace.topology.topology import Topology
 

@@ -33,10 +33,10 @@ from headrace.spark_bridge.records.packs import Label, packed_note, packs_to_arr
 from headrace.spark_bridge.records.spill import SpillingState, spill_directory
 from headrace.state.buffers import bound_caches
 from headrace.state.codec import decode_timestamped
+from headrace.state.layout import is_deletion, key_and_time
 from headrace.state.log import get_logger
 from headrace.state.memory import MemoryTaskState
 from headrace.state.timed import TimedBuffer
-from headrace.state.versions import is_deletion, key_and_time
 from headrace.streams.config.config import StreamsConfig
 from headrace.streams.config.config import table as setting_table
 from headrace.streams.errors import RecordError

@@ -15,11 +15,11 @@ from headrace.streams.cli.options import (
     target_argument,
 )
 from headrace.streams.errors import MisconfiguredTopicError, MissingTopicError, TopologyChangedError
+from headrace.streams.plan.flow import upstream_of
 from headrace.streams.plan.identity import ChangelogLostError
 from headrace.streams.plan.key_sample import meetings_of, unnamed_keys_of
 from headrace.streams.plan.topic_plan import plan_internal_topics, topic_names
 from headrace.streams.plan.topics import describe_as
-from headrace.streams.plan.upstream import upstream_of
 from headrace.streams.tasks.lost_offsets import StateWithoutOffsetsError
 from headrace.topology.checks.unnamed import Unnamed, calls_alone, unnamed_steps
 

@@ -62,7 +62,6 @@ class RepartitionTopic:
 
     name: str
     partitions: int | None = None
-    config: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,7 +314,7 @@ def _internal_topics(
                 name=topic.name,
                 partitions=counts.of[topic.name],
                 replication_factor=replication_factor,
-                config={**REPARTITION_CONFIG, **topic_configs, **topic.config},
+                config={**REPARTITION_CONFIG, **topic_configs},
                 because=counts.because[topic.name],
                 changelog=False,
             )

@@ -15,8 +15,8 @@ from itertools import islice
 from typing import Any, Generic, TypeVar
 
 from headrace.state.codec import TIMESTAMP, decode_timestamped, prefix_end
+from headrace.state.layout import is_deletion, key_and_time, prefix
 from headrace.state.store import CommittedStore
-from headrace.state.versions import is_deletion, key_and_time, prefix
 from headrace.streams.queries.answers import KeyResult, PartitionPosition, RowPage, StoreRow
 from headrace.streams.queries.errors import NotReadableError, QueryError, WrongQueryError
 from headrace.streams.queries.kept import StoreDescriptor

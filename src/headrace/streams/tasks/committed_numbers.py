@@ -9,6 +9,7 @@ from typing import Any
 from headrace.state.codec import decode_timestamped
 from headrace.state.store import CommittedStore
 from headrace.streams.kafka.protocols import Log, ReceivedMessage, TopicPartition
+from headrace.streams.plan.flow import Writers
 from headrace.streams.plan.identity import (
     changelog_numbers,
     committed_id,
@@ -28,7 +29,6 @@ from headrace.streams.plan.progress import (
     left_out_values,
     without_left_out,
 )
-from headrace.streams.plan.upstream import Writers
 from headrace.topology.context.context import Number, Operator
 from headrace.topology.context.environment import Headers, Send
 from headrace.topology.context.task_facts import TaskFacts

@@ -29,9 +29,9 @@ from headrace.streams.kafka.protocols import (
     ReceivedMessage,
     TopicPartition,
 )
+from headrace.streams.plan.flow import Writers
 from headrace.streams.plan.plan import TaskId, TaskSpec
 from headrace.streams.plan.progress import HELD, SHIFT, WATERMARK, OffsetMetadata
-from headrace.streams.plan.upstream import Writers
 from headrace.streams.tasks.committed_numbers import (
     CommittedNumbers,
     PassedOver,

@@ -31,13 +31,13 @@ from headrace.streams.kafka.protocols import (
     TopicPartition,
 )
 from headrace.streams.metrics.snapshots import SkewSnapshot, format_duration, moment, skew_of
+from headrace.streams.plan.flow import Upstream
 from headrace.streams.plan.identity import committed_id, require_same, require_same_changelogs
 from headrace.streams.plan.key_sample import KeySample
 from headrace.streams.plan.plan import SubPlan, TaskId
 from headrace.streams.plan.progress import COMMIT_ID, OffsetMetadata
 from headrace.streams.plan.topic_plan import did_you_mean
 from headrace.streams.plan.topics import describe_twice, known_topics_alone
-from headrace.streams.plan.upstream import Upstream
 from headrace.streams.tasks.failures import is_power_of_two
 from headrace.streams.tasks.inquiry import Inquiry
 from headrace.streams.tasks.lost_offsets import Counted, LostOffsets, effects_of

@@ -34,9 +34,9 @@ from headrace.streams.errors import StreamsError
 from headrace.streams.kafka.clocks import Background
 from headrace.streams.kafka.protocols import Clock, CommittedOffset, Consumer, Log, TopicPartition
 from headrace.streams.metrics.snapshots import skew_of
+from headrace.streams.plan.flow import Upstream
 from headrace.streams.plan.plan import TaskId
 from headrace.streams.plan.progress import HELD, SHIFT, WATERMARK, OffsetMetadata
-from headrace.streams.plan.upstream import Upstream
 from headrace.streams.tasks.inquiry import Inquiry
 from headrace.streams.tasks.task import Task, lags_of
 from headrace.streams.tasks.tasks import Tasks

@@ -14,11 +14,10 @@ from headrace.streams.kafka.offset_texts import TimeLimits
 from headrace.streams.kafka.protocols import AdminClient, Clock, Log, TopicFacts, TopicPartition
 from headrace.streams.metrics.counters import Counters, OwnNumbers
 from headrace.streams.metrics.hot_keys import HotKeys
-from headrace.streams.plan.flow import flow_of
+from headrace.streams.plan.flow import Upstream, flow_of, upstream_of
 from headrace.streams.plan.plan import TaskId
 from headrace.streams.plan.topic_plan import SubTopologyTopics
 from headrace.streams.plan.topics import recheck_global_topics, recheck_topics
-from headrace.streams.plan.upstream import Upstream, upstream_of
 from headrace.streams.queries.query_queue import QueryHandler
 from headrace.streams.tasks.backpressure import RepartitionBackpressure
 from headrace.streams.tasks.event_order import LOOK_S, EventOrder
