@@ -21,8 +21,8 @@ import secrets
 import shutil
 import time
 import weakref
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -148,19 +148,15 @@ class TaskDirectory:
 
     def wipe(self) -> None:
         """Empty the directory and keep the lock; the state in it must be closed."""
-        try:
-            _remove(self.path)
+        self.remove()
+        with _usable(self.path):
             # A reader that opens files which were just removed creates their directory.
             self.path.mkdir(exist_ok=True)
-        except OSError as error:
-            raise _unusable(self.path, error) from error
 
     def remove(self) -> None:
         """Remove the directory and keep the lock; the state in it must be closed."""
-        try:
+        with _usable(self.path):
             _remove(self.path)
-        except OSError as error:
-            raise _unusable(self.path, error) from error
 
     def release(self) -> None:
         self._lock.release()
@@ -174,12 +170,13 @@ def _host_in(text: str) -> str | None:
 
 def _locked_directory(path: Path, generation: int, lock: _Lock) -> TaskDirectory:
     try:
-        lock.write(f"{os.getpid()}\n")
-        _remove_rest(path)
-        path.mkdir(exist_ok=True)
-    except OSError as error:
+        with _usable(path):
+            lock.write(f"{os.getpid()}\n")
+            _remove_rest(path)
+            path.mkdir(exist_ok=True)
+    except StateDirectoryError:
         lock.release()
-        raise _unusable(path, error) from error
+        raise
     return TaskDirectory(path, generation, lock)
 
 
@@ -226,12 +223,10 @@ class StateDirectory:
         object.__setattr__(self, "_workers", base / "workers")
         object.__setattr__(self, "_global", base / "global")
         for directory in (self._tasks, self._workers, self._global):
-            try:
+            with _usable(directory):
                 directory.mkdir(parents=True, exist_ok=True)
-            except OSError as error:
-                raise _unusable(directory, error) from error
-            if not os.access(directory, os.W_OK | os.X_OK):
-                raise _unusable(directory, PermissionError(errno.EACCES, "not writable"))
+                if not os.access(directory, os.W_OK | os.X_OK):
+                    raise PermissionError(errno.EACCES, "not writable")
 
     def acquire_task(self, task_id: str, *, wait_ms: int) -> TaskDirectory:
         """Lock a task's newest generation, and remove older generations that no process holds.
@@ -354,10 +349,8 @@ class StateDirectory:
         return secrets.token_hex(4)
 
     def _lock(self, path: Path) -> _Lock | None:
-        try:
+        with _usable(path):
             return _Lock.take(path)
-        except OSError as error:
-            raise _unusable(path, error) from error
 
     def _path(self, task_id: str, generation: int) -> Path:
         return self._tasks / (task_id if generation == 0 else f"{task_id}.g{generation}")
@@ -394,7 +387,11 @@ class StateDirectory:
                 lock.release()
 
 
-def _unusable(path: Path, error: OSError) -> StateDirectoryError:
-    return StateDirectoryError(
-        f"{path} cannot be used: {error.strerror}; correct state.dir, or the rights on it"
-    )
+@contextmanager
+def _usable(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StateDirectoryError(
+            f"{path} cannot be used: {error.strerror}; correct state.dir, or the rights on it"
+        ) from error

@@ -46,6 +46,10 @@ class Owned:
     clients: tuple[str, ...] = ("consumer.", "restore.")
     exactly_once_only: bool = False
 
+    def refusal(self, name: str) -> str:
+        only = "" if self.value is None else f" to anything but {self.value}"
+        return f"{name} cannot be set{only}: {self.reason}"
+
 
 _EVERY = ("consumer.", "restore.", "producer.", "admin.")
 _OFFSETS = "offsets are committed together with the state and the output that belong to them"
@@ -175,8 +179,7 @@ def _refusal(prefix: str, bare: str, value: object, *, exactly_once: bool) -> st
         return unknown_setting(prefix + bare, (prefix + name for name in _NAMES[prefix]))
     for owned in _owned(bare, prefix, exactly_once=exactly_once):
         if owned.value is None or _named(value) != owned.value:
-            only = "" if owned.value is None else f" to anything but {owned.value}"
-            return f"{prefix}{bare} cannot be set{only}: {owned.reason}"
+            return owned.refusal(f"{prefix}{bare}")
     return None
 
 
@@ -216,8 +219,7 @@ def _bare(name: str, prefix: str, value: object, *, exactly_once: bool) -> str:
     for owned in _owned(name, prefix, exactly_once=exactly_once):
         if owned.value is not None and _named(value) == owned.value:
             return f"{name} is always {owned.value}: {owned.reason}; remove it"
-        only = "" if owned.value is None else f" to anything but {owned.value}"
-        return f"{name} cannot be set{only}: {owned.reason}"
+        return owned.refusal(name)
     return f"{name} belongs to one client; write {prefix}{name}"
 
 

@@ -50,19 +50,15 @@ class Secret:
         (***, '***', '***', 'hunter2')
     """
 
-    __slots__ = ("_setting", "_value")
+    __slots__ = ("_value", "setting")
 
     def __init__(self, value: object, *, setting: str | None = None) -> None:
         self._value = value
-        self._setting = setting
+        self.setting = setting
+        """Setting that named the file of the value; None if it was not read from a file."""
 
     def reveal(self) -> Any:
         return self._value
-
-    @property
-    def setting(self) -> str | None:
-        """Setting that named the file of the value; None if it was not read from a file."""
-        return self._setting
 
     def __repr__(self) -> str:
         return "***"
@@ -74,7 +70,7 @@ class Secret:
         return hash((Secret, self._value))
 
     def __reduce__(self) -> tuple[Callable[..., Secret], tuple[object, str | None]]:
-        return _secret, (self._value, self._setting)
+        return _secret, (self._value, self.setting)
 
 
 def _secret(value: object, setting: str | None) -> Secret:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from typing import Protocol
 
 from headrace.streams.kafka.protocols import Clock
 
@@ -56,13 +55,8 @@ class SystemClock:
 
 
 Job = Callable[[], None]
-
-
-class Background(Protocol):
-    """Runner of a background job."""
-
-    def __call__(self, job: Job) -> bool:
-        """Start a job; return False without starting it while another job runs."""
+Background = Callable[[Job], bool]
+"""Starts a background job; returns False without starting it while another job runs."""
 
 
 class InThread:

@@ -249,14 +249,14 @@ class LiveConsumer:
             # An undecided transaction appears as a timeout that is marked not retriable.
             if reaction_to(error.args[0], "consumer") is Reaction.RETRY:
                 return None
-            self._raise(error.args[0], "committed offsets")
+            _raise(error.args[0], "committed offsets", self._config)
         result: dict[TopicPartition, CommittedOffset | None] = {}
         for position in found:
             if position.error is not None:
                 if reaction_to(position.error, "query") is Reaction.RETRY:
                     return None
                 tp = tp_of(position)
-                self._raise(position.error, f"committed offset of {tp}", topic=tp.topic)
+                _raise(position.error, f"committed offset of {tp}", self._config, topic=tp.topic)
             known = position.offset >= 0
             result[tp_of(position)] = (
                 CommittedOffset(position.offset, text_of(position)) if known else None
@@ -310,15 +310,10 @@ class LiveConsumer:
                 retry = self._clock.monotonic_s() - begun_s < self._rebalance_s
             is_over = self._clock.monotonic_s() > deadline and not self._waiting()
             if not retry or is_over:
-                self._raise(cause, "offset commit", call="offsets", topic=topic)
+                _raise(cause, "offset commit", self._config, call="offsets", topic=topic)
             if self._contact.is_given_up():
                 raise StopRequestedError("stopped while waiting for: offset commit")
             self._clock.sleep(_RETRY_WAIT_S)
-
-    def _raise(
-        self, error: KafkaError, where: str, *, call: Call = "query", topic: str | None = None
-    ) -> NoReturn:
-        _raise(error, where, self._config, call=call, topic=topic)
 
     def close(self, *, leave: bool) -> None:
         """Forward no callbacks during the client's own close: the group's thread may end meanwhile.

@@ -29,14 +29,11 @@ class PlainProducer(LiveProducer):
         end_offsets: EndOffsets,
         **limits: Any,
     ) -> None:
-        super().__init__(config, **limits)
+        # The client reports only failures (delivery.report.only.error).
+        super().__init__({**config, "on_delivery": self._failed}, **limits)
         self._commit_offsets = commit_offsets
         self._end_offsets = end_offsets
         self._offsets: Offsets = {}
-
-    def _with_callbacks(self, config: dict[str, Any]) -> dict[str, Any]:
-        # The client reports only failures (delivery.report.only.error).
-        return {**config, "on_delivery": self._failed}
 
     def _failed(self, error: KafkaError | None, message: confluent_kafka.Message) -> None:
         if error is not None and self._failure is None:

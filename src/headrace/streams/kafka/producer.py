@@ -119,10 +119,7 @@ class LiveProducer:
         self.send = self._make_send()
 
     def _make_client(self) -> confluent_kafka.Producer:
-        return self._make_a_client(self._with_callbacks(dict(self._config)))
-
-    def _with_callbacks(self, config: dict[str, Any]) -> dict[str, Any]:
-        return config
+        return self._make_a_client(dict(self._config))
 
     def _make_send(
         self,
