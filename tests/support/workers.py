@@ -41,7 +41,7 @@ class Member(MemoryConsumer):
     name = "member"
     before_poll: Callable[[], None] | None = None
     waited_s = 0.0
-    given_up = 0
+    abandoned_clients = 0
     """How long the last poll might have waited."""
 
     def member_id(self) -> str:

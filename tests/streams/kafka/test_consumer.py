@@ -359,14 +359,14 @@ def test_a_closed_client_is_asked_for_nothing_more(leave: bool) -> None:
 
 def test_new_partitions_are_heard_of_by_an_answer_about_all_topics() -> None:
     bench = Bench()
-    assert bench.consumer.hear_of_partitions()
+    assert bench.consumer.refresh_metadata()
     assert bench.client.listed == 1
 
     def list_topics(timeout: float) -> None:
         raise KafkaException(KafkaError(KafkaError._TRANSPORT))
 
     bench.client.list_topics = list_topics  # type: ignore[method-assign]
-    assert not bench.consumer.hear_of_partitions()
+    assert not bench.consumer.refresh_metadata()
 
 
 def test_a_client_that_cannot_be_asked_is_done() -> None:

@@ -246,7 +246,7 @@ def test_the_client_that_ends_a_predecessors_transaction_makes_room_soon(bench: 
     producer.init()
     assert first.identity_s < 0.5
     assert first.identity_s < bench.client.identity_s < 5
-    assert producer.given_up == 1
+    assert producer.abandoned_clients == 1
 
 
 def test_where_brokers_are_far_the_first_client_gets_the_time_to_connect(bench: Bench) -> None:
@@ -371,7 +371,7 @@ def test_a_report_of_an_aborted_transaction_says_nothing_of_the_next_one(bench: 
     producer.abort()
     bench.client.report(offset=7)
     producer.begin()
-    producer.pressure(1)
+    producer.apply_backpressure(1)
     producer.send_changelog(ROWS, rows(5))
     producer.commit()
     bench.client.report(offset=9)
@@ -448,7 +448,7 @@ def test_a_failure_is_forgotten_with_what_was_aborted(bench: Bench) -> None:
     producer = bench.plain()
     bench.fail_a_record()
     with pytest.raises(FatalClientError):
-        producer.pressure(1)
+        producer.apply_backpressure(1)
     producer.abort()
     producer.send_offsets(OFFSETS, "member")
     producer.commit()

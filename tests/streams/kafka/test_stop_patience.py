@@ -79,13 +79,13 @@ def finds_no_room(bench: test_producer.Bench, producer: Any) -> None:
 
 def waits_under_pressure(bench: test_producer.Bench, producer: Any) -> None:
     bench.client.waiting = 1_000_000
-    producer.pressure(1_000_000)
+    producer.apply_backpressure(1_000_000)
 
 
 def settles(bench: test_producer.Bench, producer: Any) -> None:
     bench.client.waiting = 1
     producer.send_changelog(ROWS, rows(5))
-    producer.settle()
+    producer.flush()
 
 
 Wait = Callable[[test_producer.Bench, Any], None]

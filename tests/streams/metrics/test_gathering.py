@@ -463,7 +463,7 @@ def test_what_a_turn_did_counts_although_the_turn_fails() -> None:
     def fails(timeout_s: float) -> None:
         raise AbortableError("told to")
 
-    bench.worker._transactions.producer.pressure = fails  # type: ignore[method-assign]
+    bench.worker._transactions.producer.apply_backpressure = fails  # type: ignore[method-assign]
     bench.worker.turn()
     assert bench.worker.processed == 2
     assert facts(bench).processed >= 2

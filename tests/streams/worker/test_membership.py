@@ -47,11 +47,11 @@ class Consumer:
     def __getattr__(self, call: str) -> Callable[..., None]:
         return lambda *_: self.calls.append(call)
 
-    def hasten(self) -> None:
-        self.touched.append("hasten")
+    def trigger_rejoin(self) -> None:
+        self.touched.append("trigger_rejoin")
 
-    def keep_in_touch(self) -> None:
-        self.touched.append("keep_in_touch")
+    def send_heartbeat(self) -> None:
+        self.touched.append("send_heartbeat")
 
     def member_id(self) -> str:
         return self.name
@@ -149,10 +149,10 @@ def test_each_generation_is_taken_part_in_at_once(bench: Bench) -> None:
     """Who got nothing in one waits for what others give up, in the next."""
     bench.joined()
     bench.turns(3)
-    assert bench.consumer.touched.count("hasten") == 1
+    assert bench.consumer.touched.count("trigger_rejoin") == 1
     bench.membership.assigned()
     bench.turns(3)
-    assert bench.consumer.touched.count("hasten") == 2
+    assert bench.consumer.touched.count("trigger_rejoin") == 2
 
 
 def test_heartbeats_that_are_due_go_out_between_two_commits(bench: Bench) -> None:

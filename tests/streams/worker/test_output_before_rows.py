@@ -41,7 +41,7 @@ def test_a_commit_waits_for_its_outputs_before_it_writes_rows(
 ) -> None:
     """Records of different topics reach the brokers in any order."""
     calls: list[str] = []
-    for name in ("settle", "send_changelog"):
+    for name in ("flush", "send_changelog"):
         right = getattr(MemoryPlainProducer, name)
 
         def call(*args: object, name: str = name, right: Any = right) -> None:
@@ -52,5 +52,5 @@ def test_a_commit_waits_for_its_outputs_before_it_writes_rows(
     driver = TopologyTestDriver(key_count(), commit="manual")
     driver.input("in").send("a", "x")
     driver.commit()
-    assert calls[-2:] == ["settle", "send_changelog"]
+    assert calls[-2:] == ["flush", "send_changelog"]
     assert calls.count("send_changelog") == 1

@@ -29,7 +29,7 @@ class Scripted:
     calls: list[str]
     name: int
     fails: dict[str, StreamsError] = field(default_factory=dict)
-    given_up: int = 0
+    abandoned_clients: int = 0
 
     def __getattr__(self, call: str) -> Any:
         def called() -> None:
@@ -80,7 +80,7 @@ def test_a_commit_of_unknown_outcome_makes_a_new_producer_decide_it_before_anyth
 def test_clients_that_got_no_identity_are_counted_as_replaced() -> None:
     bench = Bench()
     first = bench.transactions.producer
-    first.given_up = 2
+    first.abandoned_clients = 2
     assert bench.transactions.replaced == 2
     bench.transactions.replace(UNKNOWN, in_doubt=True)
     assert bench.transactions.replaced == 3

@@ -492,10 +492,10 @@ def test_a_turn_that_has_sent_something_waits_while_too_much_is_under_way(
 ) -> None:
     waits: list[float] = []
 
-    def pressure(self: MemoryTransactionalProducer, timeout_s: float) -> None:
+    def apply_backpressure(self: MemoryTransactionalProducer, timeout_s: float) -> None:
         waits.append(timeout_s)
 
-    monkeypatch.setattr(MemoryTransactionalProducer, "pressure", pressure)
+    monkeypatch.setattr(MemoryTransactionalProducer, "apply_backpressure", apply_backpressure)
     bench.turns()
     assert waits == []
     bench.send("a")

@@ -238,7 +238,7 @@ class _OneTransaction:
                 break
             writer.write(batch)
         writer.delete_old(sorted(old))
-        producer.pressure(self.coordinator.timeout_s)
+        producer.apply_backpressure(self.coordinator.timeout_s)
         request.probe("handover_written")
         live = live_offsets(target, plan, writer.progress)
         self.coordinator.finish(plan, live, reset=request.reset, begun=True)

@@ -36,7 +36,7 @@ def expected_ms(rows: int, size: int = 0) -> int:
 
 
 def make_producer(settings: Mapping[str, Any]) -> TransactionalProducer:
-    """Create a producer whose `pressure` waits until the brokers have all records."""
+    """Create a producer whose `apply_backpressure` waits until the brokers have all records."""
     from headrace.streams.kafka.transactional_producer import TransactionalProducer
 
     return TransactionalProducer(settings, timeout_s=CALL_TIMEOUT_MS / 1000, max_in_flight=0)

@@ -185,7 +185,7 @@ class WriteUnit:
                 writer.write(batch)
                 self.probe("batch", unit.name)
             writer.delete_old(unit.changelogs)
-            producer.pressure(self.timeout_s)
+            producer.apply_backpressure(self.timeout_s)
             self.probe("written", unit.name)
             group = marker_group(plan)
             markers = markers_of(plan, unit, writer.progress)

@@ -364,10 +364,10 @@ class LocalChangelogs:
                 changes = specs[store].rows.changes(state.store(store))
                 while rows := list(islice(changes, _BATCH_ROWS)):
                     producer.send_changelog(tp, rows)
-                    producer.pressure(self._config.task_timeout_ms / 1000)
+                    producer.apply_backpressure(self._config.task_timeout_ms / 1000)
                 if state.position(store) is not None:
                     tps[store] = tp
-            producer.settle()
+            producer.flush()
             ends = self._cluster.end_offsets(tps.values())
             positions = {
                 store: Position(facts[tp.topic].topic_id, ends[tp], task.commit_id, self._now_ms())

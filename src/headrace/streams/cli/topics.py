@@ -377,7 +377,7 @@ def _say_what_stays(producer: Producer, count: int, topic: str, *, transaction: 
         producer.abort()
         click.echo(f"Nothing was written to {topic}: the transaction was aborted.", err=True)
     else:
-        producer.settle()
+        producer.flush()
         click.echo(f"Written to {topic} before that: {count} records.", err=True)
 
 
@@ -409,7 +409,7 @@ class _RecordWriter:
                 )
             except RecordTooLargeError as error:
                 raise LineError(file, record.line, f"is too large: {error}") from error
-            self._producer.pressure(1.0)
+            self._producer.apply_backpressure(1.0)
             self.count += 1
 
 

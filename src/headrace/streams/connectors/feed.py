@@ -207,7 +207,7 @@ class Feed:
                 if not self._skip_bad:
                     raise
                 refused.append(error)
-        producer.pressure(self._timeout_s)
+        producer.apply_backpressure(self._timeout_s)
         return refused
 
     def _send_row(self, producer: TransactionalProducer, row: Row, part: str) -> None:

@@ -161,17 +161,17 @@ class LiveConsumer:
         self._asked = not self._asked
         self._subscribe([*topics, _NO_TOPIC] if self._asked else topics, listener)
 
-    def hasten(self) -> None:
+    def trigger_rejoin(self) -> None:
         assert self._subscribed is not None, "before subscribe"
         # The client joins at most once per second; a metadata response resets that limit.
         with contextlib.suppress(KafkaException):
             self._client.list_topics(self._subscribed[0][0], timeout=_HASTEN_S)
 
-    def keep_in_touch(self) -> None:
+    def send_heartbeat(self) -> None:
         # The client checks when it is woken, as by this call; otherwise every half second only.
         self._client.consumer_group_metadata()
 
-    def hear_of_partitions(self) -> bool:
+    def refresh_metadata(self) -> bool:
         try:
             # Only a response about all topics makes the client re-evaluate its subscription.
             # Otherwise it does so every topic.metadata.refresh.interval.ms, five minutes.

@@ -46,7 +46,7 @@ class PlainProducer(LiveProducer):
     def begin(self) -> None:
         """Do nothing: the producer has no transactions."""
 
-    def settle(self) -> None:
+    def flush(self) -> None:
         deadline = self._clock.monotonic_s() + self._timeout_s
         while self._flush(1.0) > 0 and self._failure is None:
             self._stop_waiting()
@@ -70,7 +70,7 @@ class PlainProducer(LiveProducer):
         self._offsets = offsets
 
     def commit(self) -> None:
-        self.settle()
+        self.flush()
         if self._offsets:
             self._commit_offsets(self._offsets)
 
@@ -85,8 +85,8 @@ class PlainProducer(LiveProducer):
         self._flush(self._timeout_s)
         self._failure = None
 
-    def pressure(self, timeout_s: float) -> None:
-        super().pressure(timeout_s)
+    def apply_backpressure(self, timeout_s: float) -> None:
+        super().apply_backpressure(timeout_s)
         self._check()
 
     def close(self) -> None:

@@ -113,7 +113,7 @@ class LiveProducer:
         self._failure: KafkaError | None = None
         self._failed_place: tuple[str, int | None] = ("", None)
         self.waited_s = 0.0
-        self.given_up = 0
+        self.abandoned_clients = 0
         self._make_a_client = make_client or partial(self._make, hearing=self._contact)
         self._client = self._make_client()
         self.send = self._make_send()
@@ -181,7 +181,7 @@ class LiveProducer:
     def limit_of(self, topic: str) -> int | None:
         return self._topic_limits.get(topic)
 
-    def pressure(self, timeout_s: float) -> None:
+    def apply_backpressure(self, timeout_s: float) -> None:
         self._poll(0)
         if len(self._client) <= self._max_in_flight:
             return

@@ -88,13 +88,13 @@ class Consumer(Protocol):
         Has no effect while the client is joining; call it again later.
         """
 
-    def hasten(self) -> None:
+    def trigger_rejoin(self) -> None:
         """Make the client take part in the next rebalance immediately."""
 
-    def keep_in_touch(self) -> None:
+    def send_heartbeat(self) -> None:
         """Make the client send a heartbeat if it is due."""
 
-    def hear_of_partitions(self) -> bool:
+    def refresh_metadata(self) -> bool:
         """Refresh metadata so that the group assigns new partitions; return whether it worked."""
 
     def poll(
@@ -159,7 +159,7 @@ class Producer(Protocol):
     """Topic, value, key, partition (-1: by the key's murmur2), timestamp in ms, headers."""
     waited_s: float
     """Seconds that sends have waited for space because brokers did not accept earlier records."""
-    given_up: int
+    abandoned_clients: int
     """Number of clients that were replaced because they got no producer ID in time."""
 
     @property
@@ -175,7 +175,7 @@ class Producer(Protocol):
     def limit_of(self, topic: str) -> int | None:
         """Return the maximum record size of a topic in bytes, or None if it is not known."""
 
-    def settle(self) -> None:
+    def flush(self) -> None:
         """Ensure that changelog records cannot be durable without the records sent before them.
 
         Without a transaction this waits for the brokers. If a row were durable and its output lost,
@@ -206,7 +206,7 @@ class Producer(Protocol):
     def abort(self) -> None:
         """Roll back all work since `begin`."""
 
-    def pressure(self, timeout_s: float) -> None:
+    def apply_backpressure(self, timeout_s: float) -> None:
         """Process delivery reports, and wait while too many records are in flight."""
 
     def close(self) -> None:

@@ -68,7 +68,7 @@ class TransactionalProducer(LiveProducer):
         if self._asked:
             self._client = self._make_client()
             self.send = self._make_send()
-            self.given_up += 1
+            self.abandoned_clients += 1
         met_s = self._meet_brokers()
         waits_s = (_ENDING_S + met_s, *_IDENTITY_WAITS_S)
         wait_s = waits_s[min(self._asked, len(waits_s) - 1)]
@@ -106,7 +106,7 @@ class TransactionalProducer(LiveProducer):
         self._call("send", self._client.begin_transaction)
         self._is_open = True
 
-    def settle(self) -> None:
+    def flush(self) -> None:
         """Do nothing: all records become visible atomically."""
 
     def send_changelog(

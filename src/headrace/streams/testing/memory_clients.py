@@ -67,11 +67,11 @@ class MemoryConsumer:
 
     def ask_for_rebalance(self) -> None: ...
 
-    def hasten(self) -> None: ...
+    def trigger_rejoin(self) -> None: ...
 
-    def keep_in_touch(self) -> None: ...
+    def send_heartbeat(self) -> None: ...
 
-    def hear_of_partitions(self) -> bool:
+    def refresh_metadata(self) -> bool:
         return True
 
     def rejoin(self) -> None:
@@ -189,7 +189,7 @@ class _MemoryProducer:
         self._transaction: Transaction | None = None
         self._ends: dict[TopicPartition, int] = {}
         self.waited_s = 0.0
-        self.given_up = 0
+        self.abandoned_clients = 0
         self.in_flight = 0
         self.send: Callable[[str, bytes | None, bytes | None, int, int, Headers | None], None] = (
             self._send
@@ -249,7 +249,7 @@ class _MemoryProducer:
     def limit_of(self, topic: str) -> int:
         return int(self._cluster.create(topic).config.get("max.message.bytes", MAX_MESSAGE_BYTES))
 
-    def settle(self) -> None: ...
+    def flush(self) -> None: ...
 
     def send_changelog(
         self,
@@ -265,7 +265,7 @@ class _MemoryProducer:
             offset = self._append(tp.topic, value, key, tp.partition, timestamp, headers)
             self._ends[tp] = offset + 1
 
-    def pressure(self, timeout_s: float) -> None: ...
+    def apply_backpressure(self, timeout_s: float) -> None: ...
 
     def close(self) -> None:
         """Do nothing; an open transaction is left to the successor."""

@@ -123,7 +123,7 @@ class Commit:
         last_headers = commit_header(commit_id)
         all_deltas = []
         if any(task.spec.changelogs for task in tasks):
-            self.producer.settle()
+            self.producer.flush()
         for task in tasks:
             self.protect(task)
             with self.working():

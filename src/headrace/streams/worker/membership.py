@@ -157,11 +157,11 @@ class Membership:
         if self._is_new:
             self._is_new = False
             # A new member receives partitions that others revoke in the following generation.
-            self._consumer.hasten()
+            self._consumer.trigger_rejoin()
         now_s = self._clock.monotonic_s()
         if now_s - self._touched_s >= HEARTBEAT_LOOK_S:
             self._touched_s = now_s
-            self._consumer.keep_in_touch()
+            self._consumer.send_heartbeat()
 
     def _look_for_orphans(self) -> None:
         """Request a rebalance if the group has left partitions without a member.

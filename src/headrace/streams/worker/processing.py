@@ -67,7 +67,7 @@ class Processing:
             punctuated = self._punctuate([t for t in self._tasks.running if t not in slow])
         if processed or punctuated:
             with self.attributing_errors():
-                self._transactions.producer.pressure(self._config.task_timeout_ms / 1000)
+                self._transactions.producer.apply_backpressure(self._config.task_timeout_ms / 1000)
         self._sinks.write_full()
         if not self._config.exactly_once:
             self._send_partials(processed)

@@ -156,7 +156,7 @@ class SnapshotCollector:
         if begun_s < self._next_s:
             return
         if self.measures.are_served:
-            self.parts.transactions.producer.pressure(0.0)
+            self.parts.transactions.producer.apply_backpressure(0.0)
         self.gather()
         took_s = self.clock.monotonic_s() - begun_s
         self._next_s = begun_s + min(EVERY_MOST_S, max(EVERY_S, took_s / COST_MAX))

@@ -62,7 +62,7 @@ class Transactions:
 
     @property
     def replaced(self) -> int:
-        return self._replaced + self.producer.given_up
+        return self._replaced + self.producer.abandoned_clients
 
     def init(self) -> None:
         """Initialize transactions, which ends a transaction of a predecessor."""
@@ -128,7 +128,7 @@ class Transactions:
                 "worker a unique worker.id"
             ) from reason
         self.aborted += self._begun_s is not None and not in_doubt
-        self._replaced += 1 + self.producer.given_up
+        self._replaced += 1 + self.producer.abandoned_clients
         self.producer.close()
         self.producer = self._make_producer()
         self._begun_s = None

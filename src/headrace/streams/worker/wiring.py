@@ -467,7 +467,7 @@ class _Wiring:
             plans=plans,
             topics=self._application.topics,
             partitions=self._partitions,
-            grown=self._seams.consumer.hear_of_partitions,
+            grown=self._seams.consumer.refresh_metadata,
             interval_s=self._config.topics_check_interval_ms / 1000,
             background=self._seams.background("headrace-topics"),
             clock=self._seams.clock,

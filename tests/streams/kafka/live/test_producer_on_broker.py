@@ -79,7 +79,7 @@ def test_what_a_broker_refused_is_told_by_the_next_call_whichever_it_is(
 
     def go_on() -> None:
         producer.send(topic, b"v", b"k", 0, 1, None)
-        producer.pressure(1)
+        producer.apply_backpressure(1)
 
     with pytest.raises(RecordRefusedError, match=f"max.message.bytes of {topic}") as caught:
         go_on()
@@ -111,7 +111,7 @@ CALLS: dict[str, Callable[[TransactionalProducer, str], object]] = {
     "commit": lambda producer, _: producer.commit(),
     "abort": lambda producer, _: producer.abort(),
     "send": lambda producer, topic: producer.send(topic, b"v", b"k", 0, 1, None),
-    "pressure": lambda producer, _: producer.pressure(1),
+    "pressure": lambda producer, _: producer.apply_backpressure(1),
     "changelog": lambda producer, topic: producer.send_changelog(
         TopicPartition(topic, 0), [(b"k", b"v", 1)]
     ),

@@ -92,7 +92,7 @@ def flushed(kit: Kit, producer: Producer, end: int) -> None:
     """Wait until what was sent is on the broker."""
     deadline = time.monotonic() + 20
     while kit.admin.end_offsets([kit.place])[kit.place] < end:
-        producer.pressure(0)
+        producer.apply_backpressure(0)
         assert time.monotonic() < deadline, "records do not arrive"
         time.sleep(0.01)
 
