@@ -72,7 +72,7 @@ def read(text: str, due: dict[int, list[Message]] | None = None) -> list[int]:
     clock, heard = ManualClock(0), BrokerState()
 
     def say() -> None:
-        heard.heard(KafkaError(KafkaError._AUTHENTICATION, text))
+        heard.on_error(KafkaError(KafkaError._AUTHENTICATION, text))
 
     def opened() -> RangeConsumer:
         client: Any = Client(clock, say, due or {})

@@ -134,8 +134,8 @@ def test_running_it_configures_neither() -> None:
 def test_a_client_s_own_lines_go_there_too(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, "headrace")
     heard = BrokerState()
-    heard.logged(logging.WARNING, "CONFWARN", "a setting is odd")
-    heard.logged(logging.DEBUG, "STATE", "up")
+    heard.on_log(logging.WARNING, "CONFWARN", "a setting is odd")
+    heard.on_log(logging.DEBUG, "STATE", "up")
     assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
         ("WARNING", "client_warned facility=CONFWARN text='a setting is odd'"),
         ("DEBUG", "client_logged facility=STATE text=up"),

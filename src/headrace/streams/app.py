@@ -486,7 +486,7 @@ localhost:1 has answered yet. It continues to start in the background; stop it w
             self._log,
             on_lost=self._on_brokers_lost,
             on_reached=self._on_brokers_found,
-            say=self._on_unreached,
+            report=self._on_unreached,
             stopping=self._stopping.is_set,
         )
         try:

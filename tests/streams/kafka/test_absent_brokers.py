@@ -28,7 +28,7 @@ class Cluster:
         self.log: list[Any] = []
         self.absent = AbsentBrokers(
             warn=partial(self._keep, "warning"),
-            tell=partial(self._keep, "info"),
+            info=partial(self._keep, "info"),
             probe=self._probe,
             all_gone=lambda: self.all_gone,
             ended=self.ended,

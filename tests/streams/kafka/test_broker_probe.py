@@ -40,7 +40,7 @@ def test_a_client_that_hangs_at_a_broker_that_is_gone_is_not_waited_for(
     contact = BrokerContact({"bootstrap.servers": "one:1,two:2,three:3"})
     contact.reach(lambda: False, within_s=20.0)
     assert next(clients, None) is None
-    assert contact.met() == ("two:2", "[::1]:4")
+    assert contact.known_brokers() == ("two:2", "[::1]:4")
 
 
 def test_a_client_gets_brokers_that_were_met_beside_those_of_its_settings() -> None:

@@ -165,13 +165,13 @@ class LiveAdmin:
             time.sleep(_CONFIGS_AGAIN_S)
             refused = {}
             entries.update(ask(again, refused=refused))
-            self._say_unknown(refused)
+            self._log_unknown_configs(refused)
         return {
             name: {entry: found[entry].value for entry in _CONFIGS if entry in found}
             for name, found in entries.items()
         }
 
-    def _say_unknown(self, refused: Mapping[str, KafkaError]) -> None:
+    def _log_unknown_configs(self, refused: Mapping[str, KafkaError]) -> None:
         """Log the topics whose configuration cannot be checked, once per topic."""
         self._configs_unknown.update(refused)
         denied = sorted(name for name, error in refused.items() if error.code() in DENIED)
@@ -184,10 +184,10 @@ class LiveAdmin:
             )
         others = sorted(refused.keys() - set(denied))
         if others:
-            said = "; ".join(sorted({refused[name].str() for name in others}))
+            reasons = "; ".join(sorted({refused[name].str() for name in others}))
             self._warn_unknown(
                 others,
-                f"the brokers rejected two requests: {said}",
+                f"the brokers rejected two requests: {reasons}",
                 "no right is missing; this happens for topics that are new or were just deleted, "
                 "and the next start repeats the check",
             )

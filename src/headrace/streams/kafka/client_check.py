@@ -47,16 +47,16 @@ _IDENTITY = "headrace-settings"
 def check_clients(config: StreamsConfig, origins: Mapping[str, str] = NO_ORIGINS) -> None:
     """Raise ConfigError with all rejected settings; `origins` are their sources."""
     problems: dict[str, str] = {}
-    hearing = BrokerState()
+    contact = BrokerState()
     for settings, make in _clients(config):
         nowhere = {name: value for name, value in settings.items() if name not in _SERVERS}
         try:
-            client = make({**nowhere, **_NOWHERE}, hearing)
+            client = make({**nowhere, **_NOWHERE}, contact)
         except ConfigError as error:
             # Settings for all clients are wrong in each of them alike.
             problems.update(_sentence(problem, settings) for problem in error.problems)
         else:
-            _let_go(client)
+            _close(client)
     if problems:
         named = {bare_name(name): origin for name, origin in origins.items()}
         raise ConfigError(*(placed(problem, named) for problem in problems.values()))
@@ -73,7 +73,7 @@ def _clients(
     yield config.producer_config(identity), produce
 
 
-def _let_go(client: Any) -> None:
+def _close(client: Any) -> None:
     close = getattr(client, "close", None)
     if close is not None:
         with suppress(Exception):  # only the creation is checked
@@ -82,8 +82,8 @@ def _let_go(client: Any) -> None:
 
 def _sentence(problem: str, settings: Mapping[str, Any]) -> tuple[str, str]:
     """Return the error of the client, and a message that names the client and the fix."""
-    prefix, _, said = problem.partition(": ")
-    what = _PREAMBLE.sub("", said)
+    prefix, _, text = problem.partition(": ")
+    what = _PREAMBLE.sub("", text)
     for given, own in _OWN_NAMES.items():
         if given in settings and own not in settings:
             what = what.replace(f'"{own}"', f'"{given}"')

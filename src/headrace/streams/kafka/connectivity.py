@@ -185,7 +185,7 @@ _PROGRESS_SLICE_S = 0.25
 class BoundedProducer(confluent_kafka.Producer):
     """A transactional producer whose calls have a time limit; see the comment above."""
 
-    hearing: BrokerState | None = None
+    contact: BrokerState | None = None
     """Receives this client's errors, and knows when a connection was lost."""
 
     def send_offsets_to_transaction(
@@ -207,7 +207,7 @@ class BoundedProducer(confluent_kafka.Producer):
             return in_flight < before
 
         def limit_s() -> float:
-            failed_s = None if self.hearing is None else self.hearing.failed_s()
+            failed_s = None if self.contact is None else self.contact.failed_s()
             has_failed = failed_s is not None and time.monotonic() - failed_s < _FAILURE_LASTS_S
             return (min(timeout, _AFTER_FAILURE_S) if has_failed else timeout) + _MARGIN_S
 
@@ -297,27 +297,27 @@ _AdminClient: Any = confluent_kafka.admin.AdminClient
 T = TypeVar("T")
 
 
-def new_consumer(config: Mapping[str, Any], hearing: BrokerState) -> confluent_kafka.Consumer:
+def new_consumer(config: Mapping[str, Any], contact: BrokerState) -> confluent_kafka.Consumer:
     """Raise ConfigError if librdkafka rejects the settings, like the functions below."""
     with _settings_of("consumer."):
-        return BoundedConsumer(_listening(config, hearing))
+        return BoundedConsumer(_with_callbacks(config, contact))
 
 
-def new_producer(config: Mapping[str, Any], hearing: BrokerState) -> confluent_kafka.Producer:
+def new_producer(config: Mapping[str, Any], contact: BrokerState) -> confluent_kafka.Producer:
     with _settings_of("producer."):
-        return confluent_kafka.Producer(_listening(config, hearing))
+        return confluent_kafka.Producer(_with_callbacks(config, contact))
 
 
-def new_transactional_producer(config: Mapping[str, Any], hearing: BrokerState) -> BoundedProducer:
+def new_transactional_producer(config: Mapping[str, Any], contact: BrokerState) -> BoundedProducer:
     with _settings_of("producer."):
-        producer = BoundedProducer(_listening(config, hearing))
-    producer.hearing = hearing
+        producer = BoundedProducer(_with_callbacks(config, contact))
+    producer.contact = contact
     return producer
 
 
-def new_admin(config: Mapping[str, Any], hearing: BrokerState) -> Any:
+def new_admin(config: Mapping[str, Any], contact: BrokerState) -> Any:
     with _settings_of("admin."):
-        return _AdminClient(_listening(config, hearing))
+        return _AdminClient(_with_callbacks(config, contact))
 
 
 def answered(future: Future[T], within_s: float) -> T:
@@ -337,38 +337,38 @@ def _settings_of(prefix: str) -> Iterator[None]:
         raise ConfigError(f"{prefix}: {error.args[0].str()}") from error
 
 
-def _listening(config: Mapping[str, Any], hearing: BrokerState) -> dict[str, Any]:
+def _with_callbacks(config: Mapping[str, Any], contact: BrokerState) -> dict[str, Any]:
     """Add callbacks, which also call the callbacks of the user, and reveal secrets."""
     found = revealed(config)
-    theirs = found.get("error_cb")
+    user_callback = found.get("error_cb")
 
-    def heard(error: KafkaError) -> None:
-        hearing.heard(error)
-        if theirs is not None:
-            theirs(error)
+    def on_error(error: KafkaError) -> None:
+        contact.on_error(error)
+        if user_callback is not None:
+            user_callback(error)
 
-    found["error_cb"] = heard
+    found["error_cb"] = on_error
     if "bootstrap.servers" in found:
-        found["bootstrap.servers"] = ",".join(servers_of(found, hearing.met()))
+        found["bootstrap.servers"] = ",".join(servers_of(found, contact.known_brokers()))
     if "logger" not in found:
-        found["logger"] = _LibrdkafkaLog(hearing)
+        found["logger"] = _LibrdkafkaLog(contact)
     return found
 
 
-def servers_of(config: Mapping[str, Any], met: Sequence[str]) -> list[str]:
+def servers_of(config: Mapping[str, Any], known_brokers: Sequence[str]) -> list[str]:
     """Add known brokers: a new client knows none, and the configured server may be down."""
     named = [server.strip() for server in str(config.get("bootstrap.servers", "")).split(",")]
-    return list(dict.fromkeys([*filter(None, named), *met]))
+    return list(dict.fromkeys([*filter(None, named), *known_brokers]))
 
 
 class _LibrdkafkaLog:
     """Logger for librdkafka that forwards its log lines."""
 
-    def __init__(self, hearing: BrokerState) -> None:
-        self._hearing = hearing
+    def __init__(self, contact: BrokerState) -> None:
+        self._contact = contact
 
     def log(self, level: int, _: str, facility: str, client: str, text: str) -> None:  # noqa: ARG002
-        self._hearing.logged(level, facility, text)
+        self._contact.on_log(level, facility, text)
 
 
 _PAUSE_S = 0.5
@@ -393,49 +393,49 @@ class AbsentBrokers:
         self,
         *,
         warn: Say,
-        tell: Say,
+        info: Say,
         probe: Callable[[str], Callable[[], bool]],
         all_gone: Callable[[], bool],
         ended: threading.Event,
         monotonic_s: Callable[[], float],
     ) -> None:
         self._warn = warn
-        self._tell = tell
+        self._info = info
         self._probe = probe
         self._all_gone = all_gone
         self._ended = ended
         self._monotonic_s = monotonic_s
         self._lock = threading.Lock()
-        self._looked_at: set[str] = set()
+        self._watched: set[str] = set()
 
     def suspect(self, address: str, reason: str) -> None:
         """Check a broker that a client could not use, in the background."""
         with self._lock:
-            if address in self._looked_at or self._ended.is_set():
+            if address in self._watched or self._ended.is_set():
                 return
-            self._looked_at.add(address)
+            self._watched.add(address)
         threading.Thread(
-            target=self._look, args=(address, reason), name="headrace-absent", daemon=True
+            target=self._watch_broker, args=(address, reason), name="headrace-absent", daemon=True
         ).start()
 
-    def _look(self, address: str, reason: str) -> None:
-        begun_s, is_told = self._monotonic_s(), False
+    def _watch_broker(self, address: str, reason: str) -> None:
+        begun_s, is_reported = self._monotonic_s(), False
         try:
             answers = self._probe(address)
             while not answers():
                 if self._ended.wait(_PAUSE_S):
                     return
-                if not is_told and self._monotonic_s() - begun_s >= _SURE_AFTER_S:
+                if not is_reported and self._monotonic_s() - begun_s >= _SURE_AFTER_S:
                     if self._all_gone():
                         return
-                    is_told = True
+                    is_reported = True
                     self._warn("broker_not_reached", broker=address, reason=reason, advice=_GONE)
-            if is_told:
+            if is_reported:
                 after_s = round(self._monotonic_s() - begun_s, 1)
-                self._tell("broker_reached", broker=address, after_s=after_s)
+                self._info("broker_reached", broker=address, after_s=after_s)
         finally:
             with self._lock:
-                self._looked_at.discard(address)
+                self._watched.discard(address)
 
 
 # Reachability of brokers: wait for the first answer, and detection of outages.
@@ -484,22 +484,22 @@ _ALARMING = frozenset(
 class BrokerState:
     """Failures of brokers, from the errors and log lines of Kafka clients.
 
-    `met` has the known brokers of the cluster, each as host:port.
+    `known_brokers` has the brokers of the cluster, each as host:port.
     """
 
-    def __init__(self, log: Log | None = None, met: Sequence[str] = ()) -> None:
+    def __init__(self, log: Log | None = None, known_brokers: Sequence[str] = ()) -> None:
         self._log: Any = get_logger() if log is None else log
-        self._met = tuple(met)
+        self._known_brokers = tuple(known_brokers)
         self._failures: dict[str, BrokerFailure] = {}
         self._failed_s: float | None = None
         self.denied_topic: str | None = None
         """The last topic that a transaction was not authorized to write; errors do not name it."""
 
-    def heard(self, error: KafkaError) -> None:
+    def on_error(self, error: KafkaError) -> None:
         """Handle an error that belongs to no call."""
         self._note(error.str())
 
-    def logged(self, level: int, facility: str, text: str) -> None:
+    def on_log(self, level: int, facility: str, text: str) -> None:
         """Handle a log line of a client, with the level of Python's logging."""
         denied = _DENIED_TOPIC.search(text)
         if denied is not None:
@@ -517,8 +517,8 @@ class BrokerState:
         else:
             self._log.debug("client_logged", facility=facility, text=text)
 
-    def met(self) -> Sequence[str]:
-        return self._met
+    def known_brokers(self) -> Sequence[str]:
+        return self._known_brokers
 
     def failed_s(self) -> float | None:
         """Return when a connection was last lost, by the monotonic clock; None if never."""
@@ -564,12 +564,12 @@ class _Probe:
     """
 
     def __init__(
-        self, config: Mapping[str, Any], log: Log, clock: Clock, met: Sequence[str]
+        self, config: Mapping[str, Any], log: Log, clock: Clock, known_brokers: Sequence[str]
     ) -> None:
         self._config = config
         self._clock = clock
-        self._servers = servers_of(config, met)
-        self.heard = BrokerState(log, met)
+        self._servers = servers_of(config, known_brokers)
+        self.brokers = BrokerState(log, known_brokers)
         self.nodes: tuple[str, ...] = ()
         """The brokers of the answer."""
         self._slice_s = _SLICE_MIN_S
@@ -578,7 +578,7 @@ class _Probe:
         self._begin()
 
     def _begin(self) -> None:
-        self._client = new_admin(self._config, self.heard)
+        self._client = new_admin(self._config, self.brokers)
         self._future: Any = None
         self._given_up_s = self._clock.monotonic_s() + self._client_s
         self._client_s = min(2 * self._client_s, _CLIENT_MAX_S)
@@ -603,11 +603,11 @@ class _Probe:
     @property
     def all_failed(self) -> bool:
         """Whether all servers have failed, so that none may just be slow."""
-        return len(self.heard.failures) >= len(self._servers)
+        return len(self.brokers.failures) >= len(self._servers)
 
     def final(self, now_s: float) -> BrokerFailure | None:
         """Return a failure that retries cannot fix, if it is certain."""
-        found = next((failure for failure in self.heard.failures if failure.is_final), None)
+        found = next((failure for failure in self.brokers.failures if failure.is_final), None)
         if found is None:
             return None
         if self._final_s is None:
@@ -626,7 +626,7 @@ class BrokerContact(BrokerState):
 
     Args:
         config: librdkafka's settings, of any client.
-        say: reports an outage on behalf of several processes; returns whether it does so.
+        report: reports an outage on behalf of several processes; returns whether it does so.
     """
 
     def __init__(
@@ -636,7 +636,7 @@ class BrokerContact(BrokerState):
         *,
         on_lost: Callable[[], None] = lambda: None,
         on_reached: Callable[[], None] = lambda: None,
-        say: Callable[[Unreached], bool] = lambda _: False,
+        report: Callable[[Unreached], bool] = lambda _: False,
         stopping: Callable[[], bool] = lambda: False,
         clock: Clock | None = None,
     ) -> None:
@@ -644,7 +644,7 @@ class BrokerContact(BrokerState):
         self._config = config
         self._on_lost = on_lost
         self._on_reached = on_reached
-        self._say = say
+        self._report = report
         self._stopping = stopping
         self._given_up_at_s = math.inf
         self._clock = clock or SystemClock()
@@ -657,7 +657,7 @@ class BrokerContact(BrokerState):
         self._doubt_again_s = -math.inf
         self._absent = AbsentBrokers(
             warn=self._log.warning,
-            tell=self._log.info,
+            info=self._log.info,
             probe=self._probe_of,
             all_gone=self._watching.locked,
             ended=self._ended,
@@ -687,8 +687,8 @@ class BrokerContact(BrokerState):
         if self._final is not None:
             raise self._final
 
-    def heard(self, error: KafkaError) -> None:
-        super().heard(error)
+    def on_error(self, error: KafkaError) -> None:
+        super().on_error(error)
         if error.code() in _ALARMING:
             self._alarm()
 
@@ -699,13 +699,13 @@ class BrokerContact(BrokerState):
     def doubt(self) -> None:
         """Check each broker after a call without an answer in time, at a limited rate."""
         now_s = self._clock.monotonic_s()
-        if self._was_reached and len(self._met) > 1 and now_s >= self._doubt_again_s:
+        if self._was_reached and len(self._known_brokers) > 1 and now_s >= self._doubt_again_s:
             self._doubt_again_s = now_s + _DOUBT_EACH_S
-            for address in self._met:
+            for address in self._known_brokers:
                 self._absent.suspect(address, "it does not answer")
 
     def _suspect(self, failure: BrokerFailure) -> None:
-        if self._was_reached and len(self._met) > 1:
+        if self._was_reached and len(self._known_brokers) > 1:
             self._absent.suspect(failure.address, f"tried {failure.tried}: {failure.reason}")
 
     def _probe_of(self, address: str) -> Callable[[], bool]:
@@ -771,8 +771,8 @@ class BrokerContact(BrokerState):
         on_late: Callable[[], None],
         on_slow: Callable[[str], None] = lambda _: None,
     ) -> None:
-        probe = _Probe(self._config, self._log, self._clock, self._met)
-        is_told = False
+        probe = _Probe(self._config, self._log, self._clock, self._known_brokers)
+        is_reported = False
         begun_s, warn_after_s, pause_s = self._clock.monotonic_s(), FIRST_WARNING_S, 4.0
         while not probe.answers():
             now_s = self._clock.monotonic_s()
@@ -783,62 +783,63 @@ class BrokerContact(BrokerState):
             if stopping():
                 raise StopRequestedError("stopped while waiting for the brokers")
             if within_s is not None and waited_s >= within_s:
-                said = self._unreached(probe.heard.failures, waited_s)
+                reason = self._unreached(probe.brokers.failures, waited_s)
                 # Brokers without a failure may be slow.
                 if probe.all_failed or waited_s >= _SILENT_FACTOR * within_s:
-                    raise FatalClientError(said)
-                if not is_told:
-                    is_told = True
-                    on_slow(f"{said}; waiting for up to {_SILENT_FACTOR * within_s:.0f} s")
+                    raise FatalClientError(reason)
+                if not is_reported:
+                    is_reported = True
+                    on_slow(f"{reason}; waiting for up to {_SILENT_FACTOR * within_s:.0f} s")
             if waited_s >= warn_after_s:
                 on_late()
                 if within_s is None:
-                    self._warn(probe.heard.failures, waited_s, pause_s)
+                    self._warn(probe.brokers.failures, waited_s, pause_s)
                 warn_after_s = waited_s + pause_s
                 pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
-        self._met = probe.nodes
+        self._known_brokers = probe.nodes
 
     def _warn(self, failures: list[BrokerFailure], waited_s: float, pause_s: float) -> None:
-        said, advice = self._found(failures)
+        reason, advice = self._diagnosis(failures)
         unreached = Unreached(
             servers=str(self._config.get("bootstrap.servers")),
-            reason=said,
+            reason=reason,
             waited_s=round(waited_s, 1),
             again_in_s=pause_s,
             advice=advice,
         )
-        log = self._log.debug if self._say(unreached) else self._log.warning
+        log = self._log.debug if self._report(unreached) else self._log.warning
         log("brokers_not_reached", **unreached.fields())
 
     def _unreached(self, failures: list[BrokerFailure], waited_s: float) -> str:
-        said, advice = self._found(failures)
+        reason, advice = self._diagnosis(failures)
         servers = self._config.get("bootstrap.servers")
-        return f"no broker of {servers} answers within {waited_s:.0f} s: {said}; {advice}"
+        return f"no broker of {servers} answers within {waited_s:.0f} s: {reason}; {advice}"
 
-    def _found(self, failures: list[BrokerFailure]) -> tuple[str, str]:
+    def _diagnosis(self, failures: list[BrokerFailure]) -> tuple[str, str]:
         """Return failed attempts and advice; check a port if the failures are unspecific."""
-        said = list(map(str, failures))
+        reasons = list(map(str, failures))
         advice = failures[0].advice if failures else _ADVICE["unknown"]
-        told = {failure.address for failure in failures if failure.is_plain}
+        explained = {failure.address for failure in failures if failure.is_plain}
         servers = str(self._config.get("bootstrap.servers", "")).split(",")
-        unclear = [s.strip() for s in servers if s.strip().rpartition("://")[2] not in told]
+        unclear = [s.strip() for s in servers if s.strip().rpartition("://")[2] not in explained]
         if unclear:
             seen = look(unclear[0])
             if seen != "nothing":
-                said.append(f"at {unclear[0]} {SAYS[seen]}")
+                reasons.append(f"at {unclear[0]} {SAYS[seen]}")
                 protocol = str(self._config.get("security.protocol", "PLAINTEXT"))
                 advice = advice_on(seen, protocol) or advice
-        return "; ".join(said) or "nothing answers", advice
+        return "; ".join(reasons) or "nothing answers", advice
 
 
 def not_admitted(failure: BrokerFailure, config: Mapping[str, Any]) -> AccessError:
     if failure.kind == "certificate":
         fault = look_at_certificate(failure.address, config)
-        said, advice = (
-            (failure.reason, failure.advice) if fault is None else (fault.said, fault.advice)
+        reason, advice = (
+            (failure.reason, failure.advice) if fault is None else (fault.reason, fault.advice)
         )
         return AccessError(
-            f"the certificate of the broker {failure.address} cannot be verified: {said}; {advice}"
+            f"the certificate of the broker {failure.address} cannot be verified: {reason}; "
+            f"{advice}"
         )
     who = principal_of(config)
     advice = failure.advice.replace("sasl.password", written_as(config, "sasl.password"))
@@ -854,9 +855,9 @@ def reach(config: Mapping[str, Any], *, within_s: float = TOOLS_WAIT_S) -> None:
     If no failure is known, a message is written to standard error once during the wait.
     """
     contact = BrokerContact(config)
-    contact.reach(lambda: False, within_s=within_s, on_slow=_say_to_somebody)
+    contact.reach(lambda: False, within_s=within_s, on_slow=_print_to_stderr)
 
 
-def _say_to_somebody(said: str) -> None:
-    sys.stderr.write(f"{said}\n")
+def _print_to_stderr(reason: str) -> None:
+    sys.stderr.write(f"{reason}\n")
     sys.stderr.flush()

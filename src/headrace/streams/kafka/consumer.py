@@ -95,7 +95,7 @@ class LiveConsumer:
         # A missing offset must be an error: a silent reset would lose records.
         self._config = {**config, "auto.offset.reset": "error"}
         self._contact = contact or BrokerState()
-        self._make_client = make_client or partial(new_consumer, hearing=self._contact)
+        self._make_client = make_client or partial(new_consumer, contact=self._contact)
         self._timeout_s = timeout_s
         session_s = float(config.get("session.timeout.ms", _SESSION_MS)) / 1000
         self._rebalance_s = session_s + _REBALANCE_S
@@ -129,13 +129,13 @@ class LiveConsumer:
         def lost(client: Any, partitions: Any) -> None:
             take_away(client, partitions, listener.on_lost)
 
-        def take_away(client: Any, partitions: Any, tell: Callable[..., None]) -> None:
+        def take_away(client: Any, partitions: Any, callback: Callable[..., None]) -> None:
             # Tasks of a replaced client were already released. Before a close, the worker has
             # committed, and it releases its tasks afterwards.
             try:
                 if self._client is current and not self._is_closing:
                     with self._calling_back():
-                        tell([*map(tp_of, partitions)])
+                        callback([*map(tp_of, partitions)])
             finally:
                 # Otherwise the client does so itself, and its errors there cannot be caught.
                 client.incremental_unassign([])

@@ -65,15 +65,15 @@ class MemberlessGroup:
         topics_max: int = 0,
     ) -> dict[TopicPartition, CommittedOffset]:
         """Request also partition 0 of every topic in a cluster of at most `topics_max` topics."""
-        asked = list(tps)
+        requested = list(tps)
 
         def read(
             consumer: confluent_kafka.Consumer, within_s: float
         ) -> list[confluent_kafka.TopicPartition]:
-            wanted = [confluent_kafka.TopicPartition(*tp) for tp in asked]
+            wanted = [confluent_kafka.TopicPartition(*tp) for tp in requested]
             topics = consumer.list_topics(timeout=_REQUEST_S).topics if topics_max else {}
             if len(topics) <= topics_max:
-                heads = {TopicPartition(name, 0) for name in topics} - set(asked)
+                heads = {TopicPartition(name, 0) for name in topics} - set(requested)
                 wanted += [confluent_kafka.TopicPartition(*tp) for tp in sorted(heads)]
             return _settled(consumer.committed(wanted, timeout=within_s) if wanted else [])
 
@@ -103,7 +103,7 @@ class MemberlessGroup:
                 try:
                     return call(consumer, within_s)
                 except KafkaException as error:
-                    cause = _behind(consumer, error.args[0])
+                    cause = _cause_of(consumer, error.args[0])
                     reaction = reaction_to(cause, "query")
                     if reaction is Reaction.DENIED:
                         raise denial(cause, self._config, group=group, right="Read") from error
@@ -131,11 +131,11 @@ class OpenGroup:
 
     def committed(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, CommittedOffset]:
         """Raise FatalClientError immediately, without retries."""
-        asked = [confluent_kafka.TopicPartition(*tp) for tp in tps]
+        requested = [confluent_kafka.TopicPartition(*tp) for tp in tps]
         try:
-            return offsets_of(_settled(self._consumer.committed(asked, timeout=_REQUEST_S)))
+            return offsets_of(_settled(self._consumer.committed(requested, timeout=_REQUEST_S)))
         except KafkaException as error:
-            cause = _behind(self._consumer, error.args[0])
+            cause = _cause_of(self._consumer, error.args[0])
             if reaction_to(cause, "query") is Reaction.DENIED:
                 raise denial(cause, self._config, group=self._group, right="Read") from error
             raise FatalClientError(f"cannot read {self._group}: {cause.str()}") from error
@@ -157,12 +157,12 @@ def _consumer_of(
     return new_consumer(settings, contact)
 
 
-def _behind(consumer: confluent_kafka.Consumer, error: KafkaError) -> KafkaError:
+def _cause_of(consumer: confluent_kafka.Consumer, error: KafkaError) -> KafkaError:
     """Return the cause of an error: requests for a denied group time out, polls have the reason."""
     while (message := consumer.poll(0)) is not None:
-        said = message.error()
-        if said is not None and reaction_to(said, "query") is Reaction.DENIED:
-            return said
+        reported = message.error()
+        if reported is not None and reaction_to(reported, "query") is Reaction.DENIED:
+            return reported
     return error
 
 

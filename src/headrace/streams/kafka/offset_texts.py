@@ -97,14 +97,14 @@ REFUSED = (
 )
 
 
-def told(time_ms: int) -> str:
+def format_time(time_ms: int) -> str:
     """Format a timestamp for people, with its likely unit.
 
-    >>> told(1_700_000_000_000_000)
+    >>> format_time(1_700_000_000_000_000)
     '1700000000000000 (in the year 55840; it looks like microseconds of 2023-11-14)'
-    >>> told(2_000_000_000_000)
+    >>> format_time(2_000_000_000_000)
     '2000000000000 (in the year 2033)'
-    >>> told(2_082_758_400_000)
+    >>> format_time(2_082_758_400_000)
     '2082758400000 (in the year 2036)'
     """
     for factor, unit in _UNITS:
@@ -174,8 +174,8 @@ records of now are late then
         raise RefusedTimestampError(
             topic,
             time_ms,
-            f"a record for {topic} has the timestamp {told(time_ms)}, which is {distance}, and "
-            f"{setting} of {topic} is {limit_ms}; {fix}",
+            f"a record for {topic} has the timestamp {format_time(time_ms)}, which is {distance}, "
+            f"and {setting} of {topic} is {limit_ms}; {fix}",
         )
 
 

@@ -31,19 +31,19 @@ SAYS: Final[dict[Seen, str]] = {
 }
 
 
-def seen_in(said: bytes) -> Seen:
+def seen_in(data: bytes) -> Seen:
     """Classify a server by the first bytes of its answer to a Kafka request.
 
     >>> seen_in(b"HTTP/1.1 400"), seen_in(b"SSH-2.0"), seen_in(b"")
     ('http', 'other', 'silent')
     """
-    if not said:
+    if not data:
         return "silent"
-    if said[4:8] == CORRELATION:
+    if data[4:8] == CORRELATION:
         return "kafka"
-    if said.startswith((b"HTTP", b"<!DO", b"<htm")):
+    if data.startswith((b"HTTP", b"<!DO", b"<htm")):
         return "http"
-    return "tls" if said.startswith(_TLS_RECORDS) else "other"
+    return "tls" if data.startswith(_TLS_RECORDS) else "other"
 
 
 def advice_on(seen: Seen, protocol: str) -> str | None:
@@ -70,7 +70,7 @@ def advice_on(seen: Seen, protocol: str) -> str | None:
 class CertificateFault:
     """Reason why a certificate is rejected, with the subject "it", and the fix."""
 
-    said: str
+    reason: str
     advice: str
 
 
@@ -104,13 +104,13 @@ _BY_CODE = {
 def fault_of(code: int, host: str) -> CertificateFault | None:
     """Return the meaning of an OpenSSL code, or None for a rare code.
 
-    >>> fault_of(62, "kafka-1").said
+    >>> fault_of(62, "kafka-1").reason
     'it is not for the name kafka-1'
     """
     found = _BY_CODE.get(code)
     if found is None:
         return None
-    return CertificateFault(found.said.format(host=host), found.advice)
+    return CertificateFault(found.reason.format(host=host), found.advice)
 
 
 # Check of an address that does not answer like a broker, for an error message.
@@ -130,10 +130,10 @@ def look(address: str, *, timeout_s: float = 1.0) -> Seen:
     """Classify the server at an address; `timeout_s` applies up to twice."""
     place = _place(address)
     try:
-        said = _answer(place, timeout_s)
+        data = _answer(place, timeout_s)
     except OSError:
         return "nothing"
-    seen = "closes" if said is None else seen_in(said)
+    seen = "closes" if data is None else seen_in(data)
     if seen in ("closes", "silent") and _speaks_tls(place, timeout_s):
         return "tls"
     return seen
@@ -185,21 +185,21 @@ def _place(address: str) -> tuple[str, int]:
 def _answer(place: tuple[str, int], timeout_s: float) -> bytes | None:
     """Return the first bytes, or None if the server closes the connection first."""
     with socket.create_connection(place, timeout_s) as there:
-        said = b""
+        data = b""
         give_up_at = time.monotonic() + timeout_s
         try:
             there.sendall(struct.pack(">i", len(_API_VERSIONS)) + _API_VERSIONS)
-            while len(said) < 8 and (left := give_up_at - time.monotonic()) > 0:
+            while len(data) < 8 and (left := give_up_at - time.monotonic()) > 0:
                 there.settimeout(left)
                 more = there.recv(64)
                 if not more:
-                    return said or None
-                said += more
+                    return data or None
+                data += more
         except TimeoutError:
             pass
         except OSError:
-            return said or None
-        return said
+            return data or None
+        return data
 
 
 def _speaks_tls(place: tuple[str, int], timeout_s: float) -> bool:

@@ -114,7 +114,7 @@ class LiveProducer:
         self._failed_place: tuple[str, int | None] = ("", None)
         self.waited_s = 0.0
         self.abandoned_clients = 0
-        self._make_a_client = make_client or partial(self._make, hearing=self._contact)
+        self._make_a_client = make_client or partial(self._make, contact=self._contact)
         self._client = self._make_client()
         self.send = self._make_send()
 

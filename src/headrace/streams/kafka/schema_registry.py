@@ -57,8 +57,8 @@ class SchemaRegistry:
         try:
             self._client = SchemaRegistryClient(revealed({"url": self._url, **settings}))
         except (TypeError, ValueError) as error:
-            said = self._scrubbed(error)
-            raise RegistryError(f"{self._where}: {said}; correct it") from self._cause(error)
+            text = self._scrubbed(error)
+            raise RegistryError(f"{self._where}: {text}; correct it") from self._cause(error)
 
     def __reduce__(self) -> tuple[type[SchemaRegistry], tuple[str, dict[str, Any]]]:
         # A connection cannot be pickled.
@@ -91,23 +91,23 @@ class SchemaRegistry:
         try:
             return question()
         except self._refusal as error:
-            status, said = error.http_status_code, self._scrubbed(error.error_message)
+            status, text = error.http_status_code, self._scrubbed(error.error_message)
             if status == _NOT_FOUND:
-                raise SchemaUnknownError(f"{where}: {said}") from self._cause(error)
+                raise SchemaUnknownError(f"{where}: {text}") from self._cause(error)
             if status == _CONFLICT:
                 raise SchemaRefusedError(
-                    f"{where}: {said}; change the schema so that it can read existing data, or "
+                    f"{where}: {text}; change the schema so that it can read existing data, or "
                     "write to another subject"
                 ) from self._cause(error)
-            raise RegistryError(f"{where}: {said} (HTTP {status})") from self._cause(error)
+            raise RegistryError(f"{where}: {text} (HTTP {status})") from self._cause(error)
         except Exception as error:
             raise RegistryError(
                 f"{where}: no answer ({type(error).__name__}: {self._scrubbed(error)}); see that "
                 "it runs and can be reached, then start again"
             ) from self._cause(error)
 
-    def _scrubbed(self, said: object) -> str:
-        return scrubbed(str(said), *(secret.reveal() for secret in self._secrets))
+    def _scrubbed(self, text: object) -> str:
+        return scrubbed(str(text), *(secret.reveal() for secret in self._secrets))
 
     def _cause(self, error: BaseException) -> BaseException | None:
         """Return the error, or None if its text and variables may reveal secrets."""

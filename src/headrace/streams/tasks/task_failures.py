@@ -19,7 +19,7 @@ from headrace.streams.errors import (
     StreamsError,
     TaskCorruptedError,
 )
-from headrace.streams.kafka.offset_texts import advice, told
+from headrace.streams.kafka.offset_texts import advice, format_time
 from headrace.streams.kafka.protocols import TopicPartition
 from headrace.streams.plan.plan import TaskId, TaskSpec
 from headrace.topology.errors import (
@@ -105,7 +105,7 @@ def refused_record(
         ranges = {tp: ranges[tp] for tp in times} or ranges
         ranges = {p: r for suspect in guilty for p, r in suspect.far.items()} or ranges
         if times:
-            message += f"; the latest time that was read is {told(max(times.values()))}"
+            message += f"; the latest time that was read is {format_time(max(times.values()))}"
         message += f"; {advice(error.topic)}"
     task_ids = ", ".join(sorted({suspect.task_id for suspect in guilty}))
     return range_error(

@@ -16,7 +16,7 @@ from headrace.streams.errors import (
     RecordTooLargeError,
     record_size,
 )
-from headrace.streams.kafka.offset_texts import FAR_MS, TimeLimits, advice, told
+from headrace.streams.kafka.offset_texts import FAR_MS, TimeLimits, advice, format_time
 from headrace.streams.kafka.protocols import (
     CommittedOffset,
     GroupMetadata,
@@ -229,8 +229,9 @@ class _MemoryProducer:
         self._require_time(topic, timestamp)
         if timestamp > FAR_MS and topic not in self._far:
             self._far.add(topic)
-            what = f"a record for {topic} has the timestamp {told(timestamp)}, which brokers refuse"
-            warnings.warn(f"{what} by default; {advice(topic)}", FarTimeWarning, stacklevel=2)
+            what = f"a record for {topic} has the timestamp {format_time(timestamp)}"
+            then = f"which brokers refuse by default; {advice(topic)}"
+            warnings.warn(f"{what}, {then}", FarTimeWarning, stacklevel=2)
         message = self._cluster.append(
             topic, value, key, partition, timestamp, headers, self._transaction
         )

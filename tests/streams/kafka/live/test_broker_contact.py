@@ -119,7 +119,7 @@ def test_whoever_says_it_for_several_processes_leaves_one_of_them_a_line_for_deb
         return True
 
     with capture_logs() as logs, pytest.raises(StopRequestedError):
-        BrokerContact({"bootstrap.servers": CLOSED}, say=say).reach(stop.is_set)
+        BrokerContact({"bootstrap.servers": CLOSED}, report=say).reach(stop.is_set)
     assert [unreached.servers for unreached in told] == [CLOSED]
     assert [entry["log_level"] for entry in named(logs, "brokers_not_reached")] == ["debug"]
 
@@ -131,9 +131,9 @@ def test_a_mistake_beside_the_worker_ends_it_and_does_not_leave_it_waiting() -> 
     def say(_: Unreached) -> bool:
         raise OSError("nobody reads the reports")
 
-    contact = BrokerContact({"bootstrap.servers": CLOSED}, say=say)
+    contact = BrokerContact({"bootstrap.servers": CLOSED}, report=say)
     vars(contact)["_was_reached"] = True
-    contact.heard(KafkaError(KafkaError._ALL_BROKERS_DOWN))
+    contact.on_error(KafkaError(KafkaError._ALL_BROKERS_DOWN))
 
     def is_told() -> bool:
         try:
@@ -175,9 +175,9 @@ def test_one_broker_that_refuses_does_not_end_the_wait_for_another_one(
 def test_a_line_of_a_clients_log_is_an_event_unless_a_call_raises_the_same() -> None:
     with capture_logs() as logs:
         heard = BrokerState()
-        heard.logged(logging.WARNING, "PARTCNT", "[thrd:main]: the count is another one")
-        heard.logged(logging.WARNING, "GETPID", "[thrd:main]: load in progress: retrying")
-        heard.logged(
+        heard.on_log(logging.WARNING, "PARTCNT", "[thrd:main]: the count is another one")
+        heard.on_log(logging.WARNING, "GETPID", "[thrd:main]: load in progress: retrying")
+        heard.on_log(
             logging.ERROR,
             "ADDPARTS",
             '[thrd:main]: C/1: Failed to add partition "out" [0] to transaction: Broker: Topic '

@@ -10,7 +10,7 @@ DOWN = "localhost:1"
 
 def test_a_new_client_finds_the_cluster_by_brokers_that_were_met(topics: Topics) -> None:
     contact = BrokerContact({"bootstrap.servers": topics.bootstrap})
-    assert contact.met() == ()
+    assert contact.known_brokers() == ()
     contact.reach(lambda: False)
     client = new_admin({"bootstrap.servers": DOWN}, contact)
     assert client.describe_cluster(request_timeout=10).result(20).nodes

@@ -58,11 +58,11 @@ def test_a_look_trusts_what_the_settings_say(tmp_path: Path) -> None:
         pem = {"ssl.ca.pem": authority.ca.read_text()}
         found = look_at_certificate(address, pem)
         assert found is not None
-        assert "not for the name localhost" in found.said
+        assert "not for the name localhost" in found.reason
         any_name = {**pem, "ssl.endpoint.identification.algorithm": "none"}
         assert look_at_certificate(address, any_name) is None
         found = look_at_certificate(address, {})
         assert found is not None
-        assert "no trusted authority" in found.said
+        assert "no trusted authority" in found.reason
     assert look_at_certificate("localhost:1", pem) is None
     assert look_at_certificate("localhost:1", {"ssl.ca.location": "/nowhere.pem"}) is None
