@@ -12,7 +12,7 @@ from benchmarks.micro.compiled import OPTIONS, RECORDS, SOURCE, messages
 from benchmarks.micro.stores import EmptyStore
 from benchmarks.micro.timing import Comparison, compare
 from headrace import KGroupedStream, SlidingWindows, StreamsBuilder, TimeWindows, serdes
-from headrace.state.buffer import Buffer
+from headrace.state.buffer import Buffer, Coding
 from headrace.state.timed import TimedBuffer
 from headrace.topology.compile.compiler import compile_sub_topology
 from headrace.topology.context.environment import TaskEnvironment
@@ -42,13 +42,10 @@ def bound(step: Step) -> Callable[[], object]:
         if store.spec.rows.time_of is not None:
             make = partial(TimedBuffer, layout=store.spec.rows)
         serde: Any = store.value or OPTIONS.default_value
-        buffers[store.name] = make(
-            store.name,
-            EmptyStore(),
-            encode=serde.serialize,
-            decode=serde.deserialize,
-            hold=program.holds[store.name],
+        coding = Coding(
+            encode=serde.serialize, decode=serde.deserialize, hold=program.holds[store.name]
         )
+        buffers[store.name] = make(store.name, EmptyStore(), coding)
     send: Any = "".format
     environment = TaskEnvironment(send, buffers, lambda *_: None, partitions_of=lambda _: 1)
     task = program.bind(environment)
