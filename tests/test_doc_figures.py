@@ -48,7 +48,7 @@ FIGURES = (
     ("query", f"{asked.WAIT_S:g} s by default and {asked.WAIT_MAX_S:g} s at most"),
     ("query", f"{feeds.FOLLOWERS_MAX} may listen to a process, {feeds.CATCHING_UP_MAX} of them"),
     ("query", f"moved to another host more than {_WORDS[round(source.AGE_MAX_S)]}"),
-    ("query", f"of more than {hot_keys.KEY_BYTES_MAX:,} bytes are left out"),
+    ("query", f"of more than {hot_keys.KEY_BYTES_MAX:,} bytes are ignored"),
     ("watch", f"each `node.times.interval.ms`, {node_times.EVERY_S * 1000:g} by default"),
     ("watch", f"and each {snapshot_collector.EVERY_MOST_S:g} s if a report takes long"),
     ("calls", f"it is {round(kstream.TIMEOUT.total_seconds())} seconds by default"),

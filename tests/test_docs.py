@@ -149,6 +149,29 @@ def test_every_point_of_semantics_is_on_the_page_on_compatibility_and_in_a_test(
     assert sorted(tested) == list(points)
 
 
+PRIVATE_WORDS = re.compile(
+    r"\b(?:anew|void|in vain|whoever|somebody|nobody|beside|kin|seams?|twins?|hand-over|by itself"
+    r"|one's own|go(?:es)? on|left out|lets? go|told|outside of Kafka|(?:partial|null) results?"
+    r"|held back|stands?|stood|in front|folds?|folded|folding|mend(?:s|ed)?|put right|at once"
+    r"|now and then|hears?|heard)\b",
+    re.IGNORECASE,
+)
+"""Words for which there is a standard term, or that hide who does something."""
+GENERATED = ("changes-before-0.1.0", "commands", "configuration", "metrics")
+"""Pages that are a record, or are generated from the code."""
+
+
+@pytest.mark.parametrize("page", sorted(p.stem for p in DOCS.glob("*.md")))
+def test_pages_use_standard_terms(page: str) -> None:
+    """Tables are not checked, because some are generated from the code."""
+    if page in GENERATED:
+        return
+    prose = re.sub(r"^```.*?^```", "", (DOCS / f"{page}.md").read_text(), flags=re.M | re.S)
+    prose = re.sub(r"`[^`]*`|\]\([^)]*\)", "", prose)
+    lines = [line for line in prose.splitlines() if not line.startswith("|")]
+    assert [line for line in lines if PRIVATE_WORDS.search(line)] == []
+
+
 def test_every_word_of_the_glossary_is_in_the_code() -> None:
     page = (DOCS / "glossary.md").read_text()
     words = re.findall(r"`([^`]+)`", page)
