@@ -23,7 +23,7 @@ _WORDS = {2: "two", 5: "five", 10: "ten", 60: "a minute", 600: "ten minutes"}
 _ORDINALS = {3: "third", 4: "fourth", 5: "fifth", 6: "sixth", 7: "seventh"}
 _LIMITS = RestartLimits()
 FIGURES = (
-    ("guarantees", f"stop at the {_ORDINALS[membership.FENCED_TIMES]} within "),
+    ("guarantees", f"stop at the {_ORDINALS[membership.FENCED_TIMES]} time within "),
     ("guarantees", f"within {_WORDS[round(membership.FENCED_WITHIN_S)]} |"),
     ("architecture", f"at most {FOLDER_MAX} modules"),
     ("architecture", f"together they have at most {TOUR_LINES_MAX:,} lines"),

@@ -60,7 +60,7 @@ def test_headrace_check_finds_nothing_without_a_name(
     monkeypatch.chdir(ROOT)
     done = CliRunner().invoke(main, ["check", "--strict", f"examples.{name}:app"])
     assert done.exit_code == 0, done.output
-    assert done.output == "Every store and every repartition topic has a name of its own.\n"
+    assert done.output == "All stores and repartition topics are named.\n"
 
 
 @pytest.mark.parametrize("name", NAMES)
