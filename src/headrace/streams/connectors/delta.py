@@ -108,6 +108,7 @@ class DeltaSink:
     ) -> None:
         self._uri = str(uri)
         self._columns = ArrowColumns(self._uri, columns, key, row)
+        self.keyed = bool(self._columns.key)
         self._create = require_bool("create", create)
         self._parts = partitioning(self._columns, partition_by, create=create)
         self.batching = SinkBatching(every=every, max_rows=max_rows, max_bytes=max_bytes)
@@ -117,11 +118,6 @@ class DeltaSink:
 
     def __repr__(self) -> str:
         return f"DeltaSink({self._uri!r})"
-
-    @property
-    def keyed(self) -> bool:
-        """Whether the sink has a key."""
-        return bool(self._columns.key)
 
     def open(self, name: str, /) -> _DeltaConnection:
         """Load the table's log, and check that the table has the columns."""

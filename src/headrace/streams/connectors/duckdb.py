@@ -132,6 +132,7 @@ class DuckDbSink:
                 f"{self._path} would be lost with the process, with its positions. Name a file"
             )
         self._columns = ArrowColumns(table, columns, key, row)
+        self.keyed = bool(self._columns.key)
         for name in self._columns.arrow_types:
             raise TopologyError(
                 f"the type of a column must not be of pyarrow (table {table}, column {name}). Use "
@@ -144,11 +145,6 @@ class DuckDbSink:
 
     def __repr__(self) -> str:
         return f"DuckDbSink({self._path!r}, {self._columns.table!r})"
-
-    @property
-    def keyed(self) -> bool:
-        """Whether the sink has a key."""
-        return bool(self._columns.key)
 
     def open(self, name: str, /) -> _DuckDbConnection:
         """Check that the file and the table exist and match."""

@@ -167,6 +167,7 @@ class IcebergSink:
     ) -> None:
         self._catalog = catalog
         self._columns = ArrowColumns(table, columns, key, row)
+        self.keyed = bool(self._columns.key)
         self._create = require_bool("create", create)
         self._parts = partitioning(self._columns, partition_by, create=create)
         self.batching = SinkBatching(every=every, max_rows=max_rows, max_bytes=max_bytes)
@@ -175,11 +176,6 @@ class IcebergSink:
 
     def __repr__(self) -> str:
         return f"IcebergSink({self._columns.table!r})"
-
-    @property
-    def keyed(self) -> bool:
-        """Whether the sink has a key."""
-        return bool(self._columns.key)
 
     def open(self, name: str, /) -> _IcebergConnection:
         """Load the table from its catalog, and check that it has the columns."""

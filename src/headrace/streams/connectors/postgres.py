@@ -298,6 +298,7 @@ class PostgresSink:
             )
         self._conninfo = conninfo
         self._columns = Columns(table, columns, key, row)
+        self.keyed = bool(self._columns.key)
         self._create = require_bool("create", create)
         self._timeout_ms = duration_ms("timeout", timeout, at_least=1)
         self._was_open = False
@@ -305,11 +306,6 @@ class PostgresSink:
     def __repr__(self) -> str:
         # The connection string may contain a password.
         return f"PostgresSink({self._columns.table!r})"
-
-    @property
-    def keyed(self) -> bool:
-        """Whether the sink has a key."""
-        return bool(self._columns.key)
 
     def open(self, name: str, /) -> _PostgresConnection:
         """Connect, and check that the table has the columns."""

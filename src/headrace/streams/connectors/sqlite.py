@@ -195,17 +195,13 @@ class SqliteSink:
     ) -> None:
         self._path = str(path)
         self._columns = Columns(table, columns, key, row)
+        self.keyed = bool(self._columns.key)
         self._create = require_bool("create", create)
         self._timeout_s = duration_ms("timeout", timeout, at_least=0) / 1000
         self._was_open = False
 
     def __repr__(self) -> str:
         return f"SqliteSink({self._path!r}, {self._columns.table!r})"
-
-    @property
-    def keyed(self) -> bool:
-        """Whether the sink has a key."""
-        return bool(self._columns.key)
 
     def open(self, name: str, /) -> _SqliteConnection:
         """Open the file, and check that the table has the columns."""
