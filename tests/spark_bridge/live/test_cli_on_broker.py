@@ -76,7 +76,7 @@ def test_a_backfill_whose_driver_died_is_dropped_and_the_application_restarts(
     dropped = headrace(tmp_path, "backfill", "--drop", "--id", "bf-1")
     assert dropped.exit_code == 0, dropped.output
     assert f"deleted {handed.changelog}" in dropped.output
-    assert "begins anew at its next start" in words(dropped)
+    assert "restarts from the beginning" in words(dropped)
     assert handed.offsets() == {}
 
     with live(handed.topology, handed.settings) as app:
@@ -85,7 +85,7 @@ def test_a_backfill_whose_driver_died_is_dropped_and_the_application_restarts(
     assert handed.offsets() == kafka.ends(handed.bootstrap, handed.source)
     again = headrace(tmp_path, "backfill", "--drop", "--id", "bf-1")
     assert again.exit_code == ExitCode.CRASHED
-    assert "it is dropped; there is nothing to drop" in words(again)
+    assert "is not open (dropped): there is nothing to drop" in words(again)
 
 
 def test_of_one_transaction_nothing_is_left_to_delete(handed: Handed, tmp_path: Path) -> None:
@@ -125,4 +125,4 @@ def test_another_backfill_that_is_open_is_named_before_spark_starts(
     die_at(handed, tmp_path, "unit_0")
     result = headrace(tmp_path, "backfill")
     assert result.exit_code == ExitCode.BACKFILL
-    assert "finish it with headrace backfill ... --id bf-1" in words(result)
+    assert "Finish it with headrace backfill ... --id bf-1" in words(result)
