@@ -111,8 +111,8 @@ def test_it_lives_while_it_starts_and_while_no_broker_answers(start: Start, tmp_
     ("arguments", "said"),
     [
         (["--http", "no-such-host.invalid:0", "--http-open"], "there is no host"),
-        (["--http", "0.0.0.0:0"], "others can reach 0.0.0.0:0"),
-        (["--http", "nonsense"], "an address is [HOST:]PORT"),
+        (["--http", "0.0.0.0:0"], "other machines can reach 0.0.0.0:0"),
+        (["--http", "nonsense"], "an address must be [HOST:]PORT"),
         (["--http", "0", "--http-token-file", "nowhere"], "cannot be read"),
         (["--http-open"], "go with --http"),
     ],
@@ -181,5 +181,5 @@ def test_a_request_for_another_host_is_refused_where_no_token_is_asked_for(start
     url = run.wait_for("web_started")[0]["url"]
     code, said = get(urllib.request.Request(f"{url}/metrics", headers={"Host": "shop.example"}))
     assert code == 421
-    assert "'shop.example' is another one: ask for localhost" in said["error"]
+    assert "'shop.example' is another host. Use localhost" in said["error"]
     assert get(f"{url.replace('127.0.0.1', 'localhost')}/health/live")[0] == 200

@@ -310,7 +310,10 @@ def test_a_level_that_is_asked_for_wrongly_changes_nothing() -> None:
         # A page of another site may have a browser send this, unasked.
         assert scene.post(DEBUG, **{"Content-Type": "text/plain"})[0] == 415
         code, said = scene.post(b'{"level": "error"}')
-        assert (code, said["error"]) == (503, "nobody listens; it may be stopping")
+        assert (code, said["error"]) == (
+            503,
+            "the application does not answer, because it may be stopping",
+        )
     assert scene.levels == []
 
 
@@ -356,7 +359,7 @@ def test_an_embedded_application_changes_the_level_of_logging() -> None:
 
 
 def test_a_port_that_is_taken_is_said(scene: Scene) -> None:
-    with pytest.raises(ConfigError, match="cannot be served on: Address already in use; choose"):
+    with pytest.raises(ConfigError, match=r"cannot be served on: Address already in use. Choose"):
         Scene(address=str(scene.server.address.port))
 
 
@@ -370,12 +373,12 @@ def test_a_host_that_is_unknown_or_not_here_is_said(host: str) -> None:
     "address", ["", "http", "1.2.3.4", "localhost:", ":-1", "70000", "a:b:c", "٣"]
 )
 def test_an_address_that_is_none_is_refused(address: str) -> None:
-    with pytest.raises(ConfigError, match=r"an address is \[HOST:\]PORT"):
+    with pytest.raises(ConfigError, match=r"an address must be \[HOST:\]PORT"):
         Scene(address=address)
 
 
 def test_what_others_can_reach_is_guarded_or_said_to_be_open(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"--http-token-file FILE, or say .* --http-open"):
+    with pytest.raises(ConfigError, match=r"--http-token-file FILE, or .* --http-open"):
         Scene(address="0.0.0.0:0")
     with Scene(address="0.0.0.0:0", is_open=True).server as server:
         assert server.address.port
@@ -414,7 +417,7 @@ def test_on_this_machine_alone_a_request_for_another_host_is_refused(
     """A page in a browser here may have its own name lead to this address."""
     code, said = scene.get("/api/facts", Host=host)
     assert code == 421
-    assert f"{host!r} is another one: ask for localhost" in said["error"]
+    assert f"{host!r} is another host. Use localhost" in said["error"]
     assert scene.get("/health/live", Host=host)[0] == 200
     for own in ("localhost", "LOCALHOST:1", "127.0.0.1", "[::1]:80"):
         assert scene.get("/metrics", Host=own)[0] == 200

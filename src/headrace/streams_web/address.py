@@ -34,7 +34,9 @@ class Address:
         """
         host, _, port = text.rpartition(":")
         if not port.isascii() or not port.isdigit() or int(port) > PORT_MAX:
-            raise ConfigError(f"an address is [HOST:]PORT, with a port up to 65535, not {text!r}")
+            raise ConfigError(
+                f"an address must be [HOST:]PORT with a port up to 65535, not {text!r}"
+            )
         return cls(host.strip("[]") or LOOPBACK, int(port))
 
     @property
@@ -64,8 +66,8 @@ def check_guarded(address: Address, *, token: Secret | None, is_open: bool) -> N
     """Raise ConfigError if machines can reach it without a token, unless declared open."""
     if token is None and not is_open and not address.is_loopback:
         raise ConfigError(
-            f"others can reach {address}: name a file with a token, --http-token-file FILE, or say "
-            "that everyone may ask, --http-open"
+            f"other machines can reach {address}. Give a file with a token, --http-token-file "
+            "FILE, or allow access without a token, --http-open"
         )
 
 
@@ -77,8 +79,8 @@ def read_token(path: Path) -> Secret:
         raise ConfigError(f"the token in {path} cannot be read: {error}") from error
     if len(token) < TOKEN_MIN or not token.isascii() or not token.isprintable() or " " in token:
         raise ConfigError(
-            f"the token in {path} is to be {TOKEN_MIN} letters, digits and signs at least; make "
-            "one: openssl rand -hex 32"
+            f"the token in {path} must be at least {TOKEN_MIN} characters of printable ASCII. "
+            "Create it with: openssl rand -hex 32"
         )
     return Secret(token)
 
@@ -91,8 +93,8 @@ def listen(address: Address) -> socket.socket:
         )
     except (socket.gaierror, UnicodeError) as error:
         raise ConfigError(
-            f"there is no host {address.host!r} to serve on ({error}); name an address of this "
-            "machine, such as 127.0.0.1, or 0.0.0.0 for all of them"
+            f"there is no host {address.host!r} to serve on ({error}). Use an address of this "
+            "machine, such as 127.0.0.1, or 0.0.0.0 for all of its addresses"
         ) from error
     family, kind, protocol, _, place = found[0]
     opened = socket.socket(family, kind, protocol)
@@ -103,7 +105,7 @@ def listen(address: Address) -> socket.socket:
     except OSError as error:
         opened.close()
         raise ConfigError(
-            f"{address} cannot be served on: {error.strerror}; choose another port, or 0 for one "
-            "that is free"
+            f"{address} cannot be served on: {error.strerror}. Choose another port, or 0 for a "
+            "free port"
         ) from error
     return opened

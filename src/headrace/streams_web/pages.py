@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+import json
 import re
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Iterator
@@ -16,6 +17,7 @@ from typing import Any
 
 import msgspec
 from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -38,8 +40,8 @@ from headrace.streams.metrics.snapshots import (
     to_json,
     without_taken,
 )
+from headrace.streams.web import SetLevel
 from headrace.streams_web.address import names_this_machine
-from headrace.streams_web.changes import LOG_LEVEL, AdminRequests
 from headrace.streams_web.metrics import METRICS, Labels, Metric
 from headrace.streams_web.stores.parameters import store_paths
 from headrace.topology.describe.picture import Arrow, Box, Picture
@@ -155,10 +157,10 @@ def live(board: HealthSnapshot, now_s: float) -> Health:
     """Return the liveness: if it fails, the process must be restarted."""
     reasons = []
     if board.is_given_up:
-        reasons.append(f"{board.why}; the log says more")
+        reasons.append(f"{board.why}. See the log")
     stuck_s = now_s - board.turned_s
     if stuck_s > STUCK_S:
-        reasons.append(f"the supervisor's loop has not turned for {stuck_s:.0f} s")
+        reasons.append(f"the supervisor's loop has not run for {stuck_s:.0f} s")
     return Health(tuple(reasons))
 
 
@@ -193,7 +195,7 @@ def _of_worker(view: WorkerView, now_s: float, within: timedelta | None) -> list
         return [f"{name} is {view.state}"]
     age_s = facts.age_s(now_s)
     if age_s > (OLD_S if within is None else min(OLD_S, within.total_seconds())):
-        return [f"{name} has told nothing for {age_s:.0f} s"]
+        return [f"{name} has not reported for {age_s:.0f} s"]
     if facts.is_paused:
         return [f"{name} is paused"]
     if within is None:
@@ -234,20 +236,18 @@ def _waiting(tasks: tuple[TaskSnapshot, ...]) -> str:
 
 
 def _progress(app: ApplicationSnapshot) -> list[dict[str, Any]]:
-    return [
-        {
+    found = []
+    for view in app.workers:
+        tasks = view.facts.tasks if view.facts else ()
+        stores = (store for task in tasks for store in task.stores)
+        found.append({
             "worker": view.index,
             "state": view.state,
-            "tasks": len(view.facts.tasks) if view.facts else 0,
-            "running": sum(t.state == "running" for t in view.facts.tasks) if view.facts else 0,
-            "restore_remaining": sum(
-                store.restore_remaining for task in view.facts.tasks for store in task.stores
-            )
-            if view.facts
-            else 0,
-        }
-        for view in app.workers
-    ]
+            "tasks": len(tasks),
+            "running": sum(task.state == "running" for task in tasks),
+            "restore_remaining": sum(store.restore_remaining for store in stores),
+        })  # fmt: skip
+    return found
 
 
 # The static files of the dashboard, as they are in the package.
@@ -459,12 +459,12 @@ def _lag(app: ApplicationSnapshot, now_s: float) -> tuple[LagAnswer, ...]:
 
 
 VIEWS = (
-    View("application", "The application, and its workers in short.", ApplicationAnswer,
+    View("application", "The application, and a summary of its workers.", ApplicationAnswer,
          _application),
-    View("workers", "The workers in short.", tuple[WorkerAnswer, ...], _workers),
-    View("tasks", "The tasks, who has them, and how far each is.", tuple[TaskAnswer, ...], _tasks),
-    View("lag", "How far each input partition is behind.", tuple[LagAnswer, ...], _lag),
-    View("facts", "All that the workers told, each task once.", ApplicationSnapshot,
+    View("workers", "A summary of the workers.", tuple[WorkerAnswer, ...], _workers),
+    View("tasks", "The tasks, with their workers and progress.", tuple[TaskAnswer, ...], _tasks),
+    View("lag", "The lag of each input partition.", tuple[LagAnswer, ...], _lag),
+    View("facts", "The reports of all workers, with each task once.", ApplicationSnapshot,
          ApplicationSnapshot.at),
 )  # fmt: skip
 """All parts of the API."""
@@ -474,7 +474,7 @@ VIEWS = (
 
 
 _HEALTH = {
-    "live": "Whether to leave the process alone.",
+    "live": "Whether the process is alive.",
     "ready": "Whether all tasks run; with `within`, whether each did so no longer ago, and no "
     "input is further behind.",
     "startup": "Whether the application was loaded.",
@@ -491,12 +491,12 @@ def described(*, with_stores: bool = False) -> dict[str, Any]:
         f"/api/{view.name}": _path(view.help, answer)
         for view, answer in zip(VIEWS, answers[:-1], strict=True)
     }
-    paths["/api/topology"] = _path("What the topology looks like.", answers[-1])
+    paths["/api/topology"] = _path("The topology as a graph.", answers[-1])
     paths |= {f"/health/{name}": _path(text, None) for name, text in _HEALTH.items()}
     paths["/health/ready"]["get"]["parameters"] = [
         {"name": "within", "in": "query", "schema": {"type": "string", "examples": ["30s"]}}
     ]
-    paths[LOG_LEVEL] = {"post": _log_level()}
+    paths[LOG_LEVEL] = {"post": _log_level_operation()}
     paths["/metrics"] = {
         "get": {
             "summary": "Metrics in Prometheus' text format.",
@@ -518,7 +518,7 @@ def described(*, with_stores: bool = False) -> dict[str, Any]:
     }
 
 
-def _log_level() -> dict[str, Any]:
+def _log_level_operation() -> dict[str, Any]:
     asked = {
         "type": "object",
         "required": ["level"],
@@ -526,14 +526,14 @@ def _log_level() -> dict[str, Any]:
     }
     said = {"type": "object", "properties": {"said": {"type": "string"}}}
     return {
-        "summary": "Log from a level on, in all workers, until the process ends.",
+        "summary": "Set the log level of all workers until the process ends.",
         "requestBody": {"required": True, "content": {"application/json": {"schema": asked}}},
         "responses": {
             "200": {"description": "Done.", "content": {"application/json": {"schema": said}}},
-            "400": {"description": "There is no such level, or it is no JSON."},
-            "403": {"description": "It is served without a token to other machines."},
-            "415": {"description": "The body is not said to be application/json."},
-            "503": {"description": "Nobody listens any more."},
+            "400": {"description": "The level is unknown, or the body is not JSON."},
+            "403": {"description": "Other machines are served without a token."},
+            "415": {"description": "The content type is not application/json."},
+            "503": {"description": "The application does not answer."},
         },
     }
 
@@ -545,7 +545,7 @@ def _path(summary: str, answer: dict[str, Any] | None) -> dict[str, Any]:
             "summary": summary,
             "responses": {
                 "200": {"description": "The answer.", "content": content},
-                "503": {"description": "Not yet, or not any more, with the reasons."},
+                "503": {"description": "Not ready, with the reasons."},
             },
         }
     }
@@ -553,21 +553,23 @@ def _path(summary: str, answer: dict[str, Any] | None) -> dict[str, Any]:
 
 ABOUT = """Headrace {version}: {application}
 
-/                              the live page, in a browser
+/                              the dashboard, in a browser
 /metrics                       for Prometheus
 /health/live /health/ready /health/startup
-/api/openapi.json              what there is as JSON
+/api/openapi.json              the description of the API
 """
 UNGUARDED = frozenset({"/health/live", "/health/ready", "/health/startup"})
 """Paths of probes, which cannot always send a token; their responses contain little."""
 NOT_HERE = (
-    "this is served for this machine alone, and {host!r} is another one: ask for localhost, or "
-    "serve it with a token: --http-token-file FILE"
+    "only this machine is served, and {host!r} is another host. Use localhost, or serve with a "
+    "token: --http-token-file FILE"
 )
 SEND_IT = "send the token: Authorization: Bearer TOKEN"
-NOT_IT = "the token is wrong: it is not the one of the file that this was served with"
-NOT_THERE = "there is no such page: / names what there is, and /api/openapi.json what is JSON"
-NO_STORES = "stores are not served here: headrace run --http ... --queries does that"
+NOT_IT = "the token is wrong: it differs from the token in the server's file"
+NOT_THERE = "the page does not exist. See / for all pages, and /api/openapi.json for the API"
+NO_STORES = "stores are not served here. Start headrace run --http ... with --queries"
+LOG_LEVEL = "/api/log-level"
+BODY_MAX = 1_024
 Headers = list[tuple[bytes, bytes]]
 SCRAPE_KEPT_S = 0.25
 """Maximum age of a cached scrape, which concurrent requests share."""
@@ -579,6 +581,8 @@ class Pages:
     Args:
         monotonic_s: seconds of the clock of the snapshot.
         token: token that clients must send, except for health; None without access control.
+        set_level: changes the log level; None if that is not possible.
+        may_change: whether clients may change the log level.
         is_local: serve this machine only. A request for another host then comes from a foreign web
             page in a local browser, whose host name resolves to this address (DNS rebinding).
         queries: returns the stores for interactive queries; None if these are disabled.
@@ -589,8 +593,9 @@ class Pages:
         board: Callable[[], HealthSnapshot],
         monotonic_s: Callable[[], float],
         token: Secret | None,
-        changes: AdminRequests,
         *,
+        set_level: SetLevel | None = None,
+        may_change: bool = False,
         is_local: bool = False,
         queries: Callable[[], object] | None = None,
     ) -> None:
@@ -598,7 +603,8 @@ class Pages:
         self._monotonic_s = monotonic_s
         self._token = token
         self._is_local = is_local
-        self._changes = changes
+        self._set_level = set_level
+        self._may_change = may_change
         self._queries = queries
         self._lock = threading.Lock()
         self._scraped = (float("-inf"), b"")
@@ -615,7 +621,7 @@ class Pages:
             Route("/api/topology", self._topology),
             *static_routes(),
             *(Route(f"/api/{view.name}", self._page_of(view)) for view in VIEWS),
-            Route(LOG_LEVEL, self._changes.log_level, methods=["POST"]),
+            Route(LOG_LEVEL, self._log_level, methods=["POST"]),
             *self._of_stores(),
         ]
         refused = {HTTPException: self._refused}
@@ -677,6 +683,24 @@ class Pages:
 
         return page
 
+    async def _log_level(self, request: Request) -> Response:
+        """Handle a POST of ``{"level": "debug"}``."""
+        if self._set_level is None:
+            return _error(404, "the log level cannot be changed here")
+        if not self._may_change:
+            return _error(403, "a change requires a token. Serve with --http-token-file FILE")
+        # Foreign web pages in a local browser can send other content types without a preflight.
+        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if kind != "application/json":
+            return _error(415, "send it with Content-Type: application/json")
+        level = _level(await _body(request))
+        if level is None:
+            return _error(400, f'send {{"level": LEVEL}} with a LEVEL of {", ".join(LEVELS)}')
+        try:
+            return JSONResponse({"said": await run_in_threadpool(self._set_level, level)})
+        except TimeoutError:
+            return _error(503, "the application does not answer, because it may be stopping")
+
     def _refused(self, request: Request, error: Exception) -> Response:
         """Return an HTTP error, such as 404 or 405, as JSON."""
         assert isinstance(error, HTTPException)
@@ -736,6 +760,29 @@ def _wants_page(headers: Headers) -> bool:
 
 def _has_token(headers: Headers) -> bool:
     return any(n == b"authorization" and v[:7].lower() == b"bearer " for n, v in headers)
+
+
+def _error(code: int, message: str) -> Response:
+    return JSONResponse({"error": message}, code)
+
+
+async def _body(request: Request) -> bytes:
+    """Return empty bytes if it is too large."""
+    body = b""
+    async for more in request.stream():
+        body += more
+        if len(body) > BODY_MAX:
+            return b""
+    return body
+
+
+def _level(body: bytes) -> str | None:
+    try:
+        asked = json.loads(body)
+    except (ValueError, RecursionError):
+        return None
+    level = asked["level"] if isinstance(asked, dict) and asked.keys() == {"level"} else None
+    return level if level in LEVELS else None
 
 
 def _answer(found: Health) -> Response:

@@ -25,7 +25,6 @@ from headrace.streams.metrics.snapshots import HealthSnapshot
 from headrace.streams.queries.errors import StoppingError
 from headrace.streams.web import SetLevel
 from headrace.streams_web.address import Address, check_guarded, listen, read_token
-from headrace.streams_web.changes import AdminRequests
 from headrace.streams_web.pages import Pages
 from headrace.streams_web.stores.routing import LASTS
 
@@ -125,7 +124,7 @@ class ConnectionLimits:
     def __call__(self, **options: Any) -> _Bounded:
         return _Bounded(self._make(**options), self)
 
-    def came(self, one: _Bounded) -> None:
+    def opened(self, one: _Bounded) -> None:
         self._open[one] = None
         if len(self._open) > CONNECTIONS_MAX:
             # Connections without a request are closed first, then keep-alive connections, and event
@@ -133,7 +132,7 @@ class ConnectionLimits:
             others = (other for other in self._open if other is not one)
             min(others, key=_Bounded.rank).end()
 
-    def went(self, one: _Bounded) -> None:
+    def closed(self, one: _Bounded) -> None:
         self._open.pop(one, None)
 
     def end_all(self) -> None:
@@ -144,9 +143,9 @@ class ConnectionLimits:
 class _Bounded(asyncio.Protocol):
     """A client's connection with limits."""
 
-    def __init__(self, inner: Any, patience: ConnectionLimits) -> None:
+    def __init__(self, inner: Any, limits: ConnectionLimits) -> None:
         self._inner = inner
-        self._patience = patience
+        self._limits = limits
         self._transport: asyncio.Transport | None = None
         self._timers: list[asyncio.TimerHandle] = []
         self._unread: asyncio.TimerHandle | None = None
@@ -179,7 +178,7 @@ class _Bounded(asyncio.Protocol):
             loop.call_later(REQUEST_S, self._end_if_silent),
             loop.call_later(LIFE_S, self._end_unless_it_lasts),
         ]
-        self._patience.came(self)
+        self._limits.opened(self)
 
     def data_received(self, data: bytes) -> None:
         self._inner.data_received(data)
@@ -199,12 +198,12 @@ class _Bounded(asyncio.Protocol):
         self._is_read()
         for timer in self._timers:
             timer.cancel()
-        self._patience.went(self)
+        self._limits.closed(self)
         self._inner.connection_lost(exc)
 
     def end(self) -> None:
         """Close the connection immediately, without sending pending data."""
-        self._patience.went(self)
+        self._limits.closed(self)
         if self._transport is not None:
             self._transport.abort()
 
@@ -264,9 +263,16 @@ class HttpServer:
         self._socket = listen(wanted)
         self.address = Address(wanted.host, self._socket.getsockname()[1])
         is_local = wanted.is_loopback and token is None and not is_open
-        # Open read access does not imply permission to change.
-        changes = AdminRequests(set_level, is_closed=token is None and not is_local)
-        self._pages = Pages(board, monotonic_s, token, changes, is_local=is_local, queries=queries)
+        self._pages = Pages(
+            board,
+            monotonic_s,
+            token,
+            set_level=set_level,
+            # Open read access does not imply permission to change.
+            may_change=token is not None or is_local,
+            is_local=is_local,
+            queries=queries,
+        )
         self._server = _server(self._pages)
         self._thread = threading.Thread(target=self._run, name=_THREAD, daemon=True)
         self._thread.start()
@@ -290,23 +296,23 @@ class HttpServer:
 
     def _run(self) -> None:
         uvicorns = logging.getLogger("uvicorn.error")
-        uvicorns.addFilter(_says)
+        uvicorns.addFilter(_is_warning)
         try:
             self._server.run(sockets=[self._socket])
         except BaseException as error:  # no error of the server may stop the workers
             self._log.error("web_failed", reason=f"{type(error).__name__}: {error}")
         finally:
-            uvicorns.removeFilter(_says)
+            uvicorns.removeFilter(_is_warning)
 
 
 class _Server(uvicorn.Server):
     """Server that wakes up each second and when it stops; uvicorn wakes up ten times a second."""
 
     def __init__(
-        self, config: uvicorn.Config, ending: ShutdownMiddleware, patience: ConnectionLimits
+        self, config: uvicorn.Config, ending: ShutdownMiddleware, limits: ConnectionLimits
     ) -> None:
         super().__init__(config)
-        self._ending, self._patience = ending, patience
+        self._ending, self._limits = ending, limits
         self._lock = threading.Lock()
         self._wake: Callable[[], None] = lambda: None
 
@@ -331,20 +337,20 @@ class _Server(uvicorn.Server):
             self._wake = lambda: None
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        with self._ending.within(self._patience.end_all):
+        with self._ending.within(self._limits.end_all):
             await super().shutdown(sockets)
 
 
-def _says(record: logging.LogRecord) -> bool:
+def _is_warning(record: logging.LogRecord) -> bool:
     """Drop uvicorn's log records about its start from this thread, but keep warnings."""
     return record.levelno >= logging.WARNING or record.threadName != _THREAD
 
 
 def _server(pages: Pages) -> _Server:
-    patience, ending = ConnectionLimits(H11Protocol), ShutdownMiddleware(pages.application())
+    limits, ending = ConnectionLimits(H11Protocol), ShutdownMiddleware(pages.application())
     config = uvicorn.Config(
         ending,
-        http=cast(Any, patience),
+        http=cast(Any, limits),
         ws="none",
         lifespan="off",
         log_config=None,
@@ -352,4 +358,4 @@ def _server(pages: Pages) -> _Server:
         server_header=False,
         timeout_graceful_shutdown=1,
     )
-    return _Server(config, ending, patience)
+    return _Server(config, ending, limits)
