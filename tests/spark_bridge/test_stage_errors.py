@@ -45,7 +45,7 @@ def test_a_right_that_an_executor_lacks_is_no_failure_of_the_backfill() -> None:
     """So the command ends with the code of a missing right, and nobody starts it again."""
     lacks = "User:app lacks the right Read on the topic orders: Broker: denied; grant it"
     error = RuntimeError(
-        WRAPPED.format(error=f"headrace.streams.kafka.access_errors.AccessError: {lacks}")
+        WRAPPED.format(error=f"headrace.streams.kafka.acls.AccessError: {lacks}")
     )
     found = stage_error((0,), error)
     assert code_of(found) is ExitCode.ACCESS

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 from headrace.spark_bridge.errors import BackfillError
 from headrace.streams.errors import StreamsError
-from headrace.streams.kafka.access_errors import AccessError
+from headrace.streams.kafka.acls import AccessError
 from headrace.streams.tasks.failures import describe_failure, is_ours
 
 _QUOTES_NOTHING = (ImportError, MemoryError, OSError)

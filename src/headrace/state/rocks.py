@@ -40,6 +40,7 @@ from rocksdict import (
     WriteOptions,
 )
 
+from headrace.state.directory import open_files_advice
 from headrace.state.errors import (
     DiskFullError,
     StateError,
@@ -51,7 +52,6 @@ from headrace.state.errors import (
 from headrace.state.file_list import KeptList, OpenList, open_list, require_readable
 from headrace.state.layout import LayoutName, note_layouts
 from headrace.state.log import get_logger
-from headrace.state.open_files import open_files_advice
 from headrace.state.spec import StoreSpec
 from headrace.state.store import Delta, LastRecord, Position
 

@@ -10,7 +10,7 @@ A message states the problem, its place and the next step; none contains a recor
 | `ResetUnfinishedError`, `TopologyChangedError` | nobody | stop, do not restart |
 | `BackfillOpenError`, `VersionConflictError` | nobody | stop, do not restart |
 | `ShutDownError` | nobody | stop, do not restart |
-| `AccessError` (in `headrace.streams.kafka.access_errors`) | nobody | stop, do not restart |
+| `AccessError` (in `headrace.streams.kafka.acls`) | nobody | stop, do not restart |
 | `TopicReplacedError`, `ChangelogLostError` (`plan/topic_errors.py`) | nobody | the same |
 | `UnusableSinkError` (`tasks/sink_connections.py`) | nobody | stop, do not restart |
 | `ChangelogUnfinishedError` | nobody | stop, do not restart |

@@ -17,7 +17,7 @@ from headrace.spark_bridge.handover.notes import HandoverOptions, marker_group, 
 from headrace.spark_bridge.plan.plan import BackfillPlan
 from headrace.streams.admin.backfill_gate import backfill_group
 from headrace.streams.errors import ProducerFencedError
-from headrace.streams.kafka.access_errors import AccessError
+from headrace.streams.kafka.acls import AccessError
 from headrace.streams.kafka.protocols import CommittedOffset, Member, TopicPartition, no_probe
 from headrace.streams.plan.deployed import topology_group
 from headrace.streams.plan.identity import with_topic_id

@@ -12,8 +12,7 @@ import pytest
 from headrace.spark_bridge import backfill
 from headrace.spark_bridge.cli.backfill import code_of
 from headrace.streams.devbroker import DevBroker
-from headrace.streams.kafka.access_errors import AccessError
-from headrace.streams.kafka.acls import Right
+from headrace.streams.kafka.acls import AccessError, Right
 from headrace.streams.supervisor.exit_codes import ExitCode
 from tests.support import kafka, oracle
 from tests.support.live import live

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from headrace.streams.errors import FatalClientError, ShutDownError
-from headrace.streams.kafka.access_errors import GroupDeniedError
+from headrace.streams.kafka.acls import GroupDeniedError
 from headrace.streams.kafka.protocols import CommittedOffset, TopicPartition
 from headrace.streams.worker.shutdown import ShutdownNote, ShutdownWatch, write_note
 

@@ -13,8 +13,7 @@ from headrace.streams.errors import MisconfiguredTopicError
 from headrace.streams.kafka.protocols import CommittedOffset, TopicFacts, TopicPartition
 from headrace.streams.plan.deployment import Deployment
 from headrace.streams.plan.deployment_changes import changes
-from headrace.streams.plan.plan import plan_application
-from headrace.streams.plan.source_rows import SourceRows
+from headrace.streams.plan.plan import SourceRows, plan_application
 from headrace.streams.plan.topic_plan import SubTopologyTopics, plan_internal_topics
 from headrace.streams.testing.driver import CrashPoint
 from headrace.topology import StreamsBuilder, Topology, serdes, timestamps

@@ -15,8 +15,7 @@ from headrace.spark_bridge.plan.job import Settings, config_of
 from headrace.streams.config.config import StreamsConfig
 from headrace.streams.kafka.protocols import ReceivedMessage, TopicPartition
 from headrace.streams.plan.global_plan import plan_global_tables
-from headrace.streams.plan.plan import SubPlan, plan_application
-from headrace.streams.plan.source_rows import SourceRows
+from headrace.streams.plan.plan import SourceRows, SubPlan, plan_application
 from headrace.topology.graph.binding import bound_to_topics
 from headrace.topology.graph.graph import AnySerde, Node
 from headrace.topology.processors.store import Store

@@ -30,7 +30,7 @@ from headrace.spark_bridge.history.planning import is_of
 from headrace.spark_bridge.plan.job import CompiledApplication, Settings
 from headrace.spark_bridge.plan.plan import BackfillPlan
 from headrace.streams.admin.reset import ApplicationTopics
-from headrace.streams.kafka.access_errors import AccessError
+from headrace.streams.kafka.acls import AccessError
 from headrace.streams.kafka.protocols import Probe, TopicPartition, no_probe
 from headrace.topology.topology import Topology
 

@@ -23,7 +23,7 @@ from headrace.state.log import get_logger
 from headrace.streams.admin.backfill_gate import backfill_group
 from headrace.streams.config.config import StreamsConfig
 from headrace.streams.errors import StreamsError
-from headrace.streams.kafka.access_errors import GroupDeniedError
+from headrace.streams.kafka.acls import GroupDeniedError
 from headrace.streams.kafka.protocols import (
     GroupAdminClient,
     Log,

@@ -25,7 +25,7 @@ from typing import Literal, Protocol, get_args
 
 from headrace.streams.config.settings import BACKFILL_ENDING
 from headrace.streams.errors import BackfillOpenError
-from headrace.streams.kafka.access_errors import GroupDeniedError
+from headrace.streams.kafka.acls import GroupDeniedError
 from headrace.streams.kafka.protocols import CommittedOffset, Log, OffsetClient, TopicPartition
 from headrace.streams.plan.deployment import Deployment
 from headrace.streams.plan.plan import SubPlan

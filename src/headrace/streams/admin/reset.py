@@ -47,7 +47,7 @@ from headrace.streams.errors import (
     LocalStateError,
     ResetRefusedError,
 )
-from headrace.streams.kafka.access_errors import GroupDeniedError
+from headrace.streams.kafka.acls import GroupDeniedError
 from headrace.streams.kafka.offset_texts import without_mark
 from headrace.streams.kafka.protocols import (
     CommittedOffset,

@@ -27,8 +27,7 @@ from headrace.streams.errors import (
     OutcomeUnknownError,
     StopRequestedError,
 )
-from headrace.streams.kafka.access_errors import AccessError
-from headrace.streams.kafka.acls import principal_of
+from headrace.streams.kafka.acls import AccessError, principal_of
 from headrace.streams.kafka.clocks import SystemClock
 from headrace.streams.kafka.port_check import SAYS, advice_on, look, look_at_certificate, seen_in
 from headrace.streams.kafka.protocols import Clock, Log

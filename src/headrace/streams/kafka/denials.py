@@ -9,8 +9,7 @@ from collections.abc import Mapping
 from confluent_kafka import KafkaError
 
 from headrace.streams.config.secrets import written_as
-from headrace.streams.kafka.access_errors import AccessError, GroupDeniedError
-from headrace.streams.kafka.acls import principal_of
+from headrace.streams.kafka.acls import AccessError, GroupDeniedError, principal_of
 
 DENIED = frozenset(
     {

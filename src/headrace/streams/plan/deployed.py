@@ -26,7 +26,7 @@ from headrace.streams.errors import (
     StopRequestedError,
     TopologyChangedError,
 )
-from headrace.streams.kafka.access_errors import AccessError, GroupDeniedError
+from headrace.streams.kafka.acls import AccessError, GroupDeniedError
 from headrace.streams.kafka.protocols import (
     CommittedOffset,
     Log,

@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from headrace.streams.config.config import StreamsConfig
 from headrace.streams.config.endpoints import version_of
 from headrace.streams.errors import FatalClientError, StopRequestedError, VersionConflictError
-from headrace.streams.kafka.access_errors import GroupDeniedError
+from headrace.streams.kafka.acls import GroupDeniedError
 from headrace.streams.kafka.protocols import AdminClient, Clock, GroupState, Log, Member, TopicFacts
 from headrace.streams.plan.deployed import DeployedTopology
 from headrace.streams.plan.deployment import Deployment

@@ -19,7 +19,7 @@ from headrace.streams.errors import (
     MisconfiguredTopicError,
     MissingTopicError,
 )
-from headrace.streams.kafka.access_errors import AccessError
+from headrace.streams.kafka.acls import AccessError
 from headrace.streams.kafka.protocols import (
     AdminClient,
     TopicFacts,

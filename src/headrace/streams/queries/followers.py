@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from headrace.state.directory import raise_open_files
 from headrace.state.errors import StateError, UnknownStoreError
-from headrace.state.open_files import raise_open_files
 from headrace.state.rocks import RocksMemory
 from headrace.state.secondary import RocksSecondary, global_files, held_locks, lock_of, task_files
 from headrace.state.store import NO_COMMIT, CommittedStore, Position

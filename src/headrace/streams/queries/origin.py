@@ -10,8 +10,7 @@ from headrace.state.codec import decode_timestamped
 from headrace.state.layout import TIMES_BYTES
 from headrace.streams.kafka.protocols import ReceivedMessage
 from headrace.streams.plan.global_plan import GlobalPlan
-from headrace.streams.plan.plan import SubPlan
-from headrace.streams.plan.source_rows import SourceRows
+from headrace.streams.plan.plan import SourceRows, SubPlan
 from headrace.streams.queries.errors import NoChangelogError
 from headrace.streams.queries.kept import Kind, StoreDescriptor
 from headrace.streams.tasks.global_state import row_of

@@ -29,7 +29,7 @@ from headrace.streams.errors import (
     TopologyChangedError,
     VersionConflictError,
 )
-from headrace.streams.kafka.access_errors import AccessError
+from headrace.streams.kafka.acls import AccessError
 from headrace.streams.plan.identity import ChangelogLostError, TopicReplacedError
 from headrace.streams.tasks.lost_offsets import StateWithoutOffsetsError
 from headrace.streams.tasks.sink_connections import UnusableSinkError

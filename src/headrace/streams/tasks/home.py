@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from headrace.state.directory import StateDirectory, TaskDirectory
+from headrace.state.directory import (
+    StateDirectory,
+    TaskDirectory,
+    is_out_of_files,
+    open_files_advice,
+)
 from headrace.state.errors import DiskFullError, StateError, StoreCorruptedError
-from headrace.state.open_files import is_out_of_files, open_files_advice
 from headrace.state.rocks import RocksMemory
 from headrace.state.store import TaskState
 from headrace.state.task_state import open_task_state

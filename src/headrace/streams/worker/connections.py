@@ -8,9 +8,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol
 
-from headrace.state.directory import StateDirectory, WorkerIdentity
+from headrace.state.directory import StateDirectory, WorkerIdentity, raise_open_files
 from headrace.state.errors import StateError, StateLockedError
-from headrace.state.open_files import raise_open_files
 from headrace.streams.admin.start_check import CommittedRecords
 from headrace.streams.config.config import StreamsConfig
 from headrace.streams.errors import IdentityError, LocalStateError

@@ -16,7 +16,7 @@ from typing import Protocol, Self
 from headrace.streams.config.config import StreamsConfig
 from headrace.streams.config.settings import SHUTDOWN_ENDING
 from headrace.streams.errors import FatalClientError, ShutDownError
-from headrace.streams.kafka.access_errors import AccessError
+from headrace.streams.kafka.acls import AccessError
 from headrace.streams.kafka.connectivity import BrokerContact
 from headrace.streams.kafka.group_offsets import MemberlessGroup, OpenGroup
 from headrace.streams.kafka.protocols import Clock, CommittedOffset, Log, Offsets, TopicPartition

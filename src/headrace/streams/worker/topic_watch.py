@@ -15,7 +15,7 @@ from headrace.streams.errors import (
     MissingTopicError,
     StreamsError,
 )
-from headrace.streams.kafka.access_errors import AccessError
+from headrace.streams.kafka.acls import AccessError
 from headrace.streams.kafka.clocks import Background
 from headrace.streams.kafka.protocols import Clock, Log, TopicFacts
 from headrace.streams.plan.identity import TopicReplacedError

@@ -20,7 +20,7 @@ from headrace.streams.admin.backfill_gate import (
 )
 from headrace.streams.config.config import StreamsConfig
 from headrace.streams.errors import BackfillOpenError
-from headrace.streams.kafka.access_errors import GroupDeniedError
+from headrace.streams.kafka.acls import GroupDeniedError
 from headrace.streams.kafka.group_offsets import MemberlessGroup
 from headrace.streams.kafka.protocols import CommittedOffset, TopicPartition
 from headrace.streams.plan.deployment import Deployment

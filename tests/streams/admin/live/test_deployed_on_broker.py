@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 from headrace.streams.cli.main import main
 from headrace.streams.config.config import StreamsConfig
 from headrace.streams.errors import TopologyChangedError
-from headrace.streams.kafka.access_errors import GroupDeniedError
+from headrace.streams.kafka.acls import GroupDeniedError
 from headrace.streams.kafka.group_admin import GroupAdmin
 from headrace.streams.kafka.protocols import CommittedOffset, TopicPartition
 from headrace.streams.plan.deployed import DeployedTopology, topology_group

@@ -26,7 +26,7 @@ from headrace.streams.app import State
 from headrace.streams.devbroker import DevBroker
 from headrace.streams.devbroker.cluster import choose_base
 from headrace.streams.errors import ConfigError, FatalClientError, StopRequestedError
-from headrace.streams.kafka.access_errors import AccessError
+from headrace.streams.kafka.acls import AccessError
 from headrace.streams.kafka.connectivity import BrokerContact, BrokerState, reach
 from headrace.streams.kafka.unreached import Unreached
 from headrace.streams.supervisor.exit_codes import ExitCode, exit_code_of, is_crash

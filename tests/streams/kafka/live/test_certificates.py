@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.streams.kafka.access_errors import AccessError
+from headrace.streams.kafka.acls import AccessError
 from headrace.streams.kafka.connectivity import reach
 from headrace.streams.kafka.port_check import look_at_certificate
 from tests.support.certificates import Authority, showing

@@ -18,7 +18,7 @@ from structlog.testing import capture_logs
 
 from headrace.streams.devbroker import DevBroker
 from headrace.streams.errors import FatalClientError, StopRequestedError
-from headrace.streams.kafka.access_errors import AccessError
+from headrace.streams.kafka.acls import AccessError
 from headrace.streams.kafka.connectivity import BrokerContact, reach, read_failure
 from headrace.streams.kafka.port_check import Seen, advice_on, look
 

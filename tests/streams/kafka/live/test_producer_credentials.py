@@ -10,7 +10,7 @@ import pytest
 from headrace.spark_bridge.handover.rows import make_producer
 from headrace.streams.config.config import StreamsConfig
 from headrace.streams.devbroker import DevBroker
-from headrace.streams.kafka.access_errors import AccessError
+from headrace.streams.kafka.acls import AccessError
 from headrace.streams.supervisor.exit_codes import ExitCode, exit_code_of
 from tests.support.live import Live
 from tests.support.topologies import key_count

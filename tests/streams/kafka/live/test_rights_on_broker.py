@@ -17,8 +17,7 @@ from structlog.testing import capture_logs
 
 from headrace.streams.cli.main import main
 from headrace.streams.devbroker import DevBroker
-from headrace.streams.kafka.access_errors import AccessError
-from headrace.streams.kafka.acls import Right
+from headrace.streams.kafka.acls import AccessError, Right
 from headrace.streams.supervisor.exit_codes import ExitCode, exit_code_of, is_crash
 from headrace.topology import StreamsBuilder, TimeWindows, serdes
 from tests.support.live import Live, live

@@ -20,8 +20,7 @@ from structlog.testing import capture_logs
 
 from headrace.streams.app import State
 from headrace.streams.devbroker import DevBroker
-from headrace.streams.kafka.access_errors import AccessError
-from headrace.streams.kafka.acls import Right
+from headrace.streams.kafka.acls import AccessError, Right
 from headrace.streams.supervisor.exit_codes import ExitCode, exit_code_of
 from tests.support import oracle
 from tests.support.live import Live, live

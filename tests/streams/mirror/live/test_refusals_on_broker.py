@@ -23,8 +23,7 @@ from headrace.streams.errors import (
     MissingTopicError,
     RecordError,
 )
-from headrace.streams.kafka.access_errors import AccessError
-from headrace.streams.kafka.acls import Right
+from headrace.streams.kafka.acls import AccessError, Right
 from headrace.streams.kafka.admin import LiveAdmin
 from headrace.streams.mirror.mirror import Mirror
 from headrace.streams.mirror.names import MirroredTopicReplacedError, RecordsLostError
