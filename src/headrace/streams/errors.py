@@ -184,10 +184,7 @@ record out with headrace skip orders 3 17 --app MODULE:APP
             where = f"{self.topic}-{self.partition} offsets {self.first} to {self.offset}"
         if self.timestamp is not None:
             where += f" timestamp {self.timestamp}"
-        places = {"node": self.node, "function": self.function, "store": self.store}
-        for label, value in {**places, "task": self.task_id}.items():
-            if value is not None:
-                where += f", {label} {value}"
+        where = ", ".join([where, *_places(self)])
         return f"{self.message} ({where}); {self.hint}"
 
 
@@ -220,13 +217,17 @@ is committed: correct the code
         super().__init__(message)
 
     def __str__(self) -> str:
-        places = {"node": self.node, "function": self.function, "store": self.store}
-        named = {**places, "task": self.task_id}.items()
-        where = ", ".join(f"{label} {value}" for label, value in named if value is not None)
+        where = ", ".join(_places(self))
         return (
             f"{self.message} ({where}), outside of any record; nothing of it is committed: "
             "correct the code"
         )
+
+
+def _places(error: RecordError | ProcessorFailedError) -> list[str]:
+    places = {"node": error.node, "function": error.function, "store": error.store}
+    named = {**places, "task": error.task_id}.items()
+    return [f"{label} {value}" for label, value in named if value is not None]
 
 
 class LocalStateError(StreamsError):
@@ -456,7 +457,16 @@ STATE_REBUILT = (
 """What to do about the event state_rebuilt."""
 
 
-class TaskCorruptedError(StreamsError):
+class _TasksError(StreamsError):
+    """Error of some tasks, with the reason."""
+
+    def __init__(self, tasks: Iterable[str], reason: str) -> None:
+        self.tasks = frozenset(tasks)
+        self.reason = reason
+        super().__init__(tuple(self.tasks), reason)
+
+
+class TaskCorruptedError(_TasksError):
     """Local state that is known to be wrong and must be rebuilt from the changelog.
 
     Raised if the changelog is a different topic than the state was built from, if the local
@@ -467,26 +477,16 @@ class TaskCorruptedError(StreamsError):
         tasks: the tasks' ids, as ``<sub-topology>_<partition>``.
     """
 
-    def __init__(self, tasks: Iterable[str], reason: str) -> None:
-        self.tasks = frozenset(tasks)
-        self.reason = reason
-        super().__init__(tuple(self.tasks), reason)
-
     def __str__(self) -> str:
         return f"local state of task {', '.join(sorted(self.tasks))} must be rebuilt: {self.reason}"
 
 
-class RestoreLostError(StreamsError):
+class RestoreLostError(_TasksError):
     """Changelog whose start moved past the position of its restore.
 
     Raised if retention or a deletion of records moves the start of the log during the restore. The
     worker catches it: the tasks read the start offsets again and continue from the new start.
     """
-
-    def __init__(self, tasks: Iterable[str], reason: str) -> None:
-        self.tasks = frozenset(tasks)
-        self.reason = reason
-        super().__init__(tuple(self.tasks), reason)
 
     def __str__(self) -> str:
         return f"the restore of task {', '.join(sorted(self.tasks))} restarts: {self.reason}"

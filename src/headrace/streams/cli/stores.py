@@ -8,7 +8,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from functools import wraps
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -106,113 +106,109 @@ def watch(
 
     if snapshot and begin != "end":
         raise click.UsageError("--snapshot and --from exclude each other.")
-    lines = _LinePrinter(most, with_position=with_position)
+    watched = _Watch(name, key, begin, snapshot=snapshot, left=most, with_position=with_position)
     with where.followed() as source, suppress(KeyboardInterrupt):
         if isinstance(source, Queries):
-            _read(source, name, key, begin, lines, snapshot=snapshot)
+            watched.read(source)
         else:
-            _ask(source, name, key, begin, lines, snapshot=snapshot)
+            watched.ask(source)
 
 
-class _LinePrinter:
-    """Printer of lines, up to a maximum number."""
+@dataclass(slots=True)
+class _Watch:
+    """Printer of the changes of a store.
 
-    def __init__(self, most: int | None, *, with_position: bool) -> None:
-        self._left = most
-        self._with_position = with_position
+    Args:
+        left: maximum number of changes that are still printed; None for all.
+    """
 
-    def add(self, line: str, position: str | None) -> bool:
+    name: str
+    key: str | None
+    begin: str
+    snapshot: bool
+    left: int | None
+    with_position: bool
+
+    def read(self, queries: Queries) -> None:
+        """Print changes from the changelog on the cluster."""
+        from headrace.streams.queries.asked import key_of_text
+        from headrace.streams.queries.change import positions_of
+        from headrace.streams.queries.errors import NotReadableError
+        from headrace.streams.queries.feeds import Feeds, Start
+
+        start = Start("rows" if self.snapshot else "end")
+        if self.begin == "beginning":
+            start = Start("beginning")
+        elif self.begin != "end":
+            start = Start("positions", positions_of(self.begin))
+        serde = queries.reader(self.name).key_serde
+        data = None if self.key is None else key_of_text(self.key, serde, self.name)
+        woken = threading.Event()
+        with Feeds(queries) as feeds:
+            feeds.reach()
+            follower = feeds.follow(self.name, key=data, start=start, wake=woken.set)
+            click.echo(f"Following {self.name}.", err=True)
+            while True:
+                woken.wait()
+                woken.clear()
+                for event in follower.take()[0]:
+                    if event.name == "closed":
+                        raise NotReadableError(json.loads(event.data)["reason"])
+                    if event.name == "compacted":
+                        click.echo(event.data.decode(), err=True)
+                    is_row = event.name in ("row", "change")
+                    if is_row and not self._print(event.data.decode(), event.position):
+                        feeds.leave(follower)
+                        return
+
+    def ask(self, asker: Asker) -> None:
+        """Print changes from a host over HTTP; wait and reconnect if the connection is lost."""
+        from headrace.streams.client.changes import Changes
+        from headrace.streams.queries.errors import NotReadableError
+
+        position = None if self.begin in ("beginning", "end") else self.begin
+        has_begun = False
+        while True:
+            is_first = position is None
+            changes = Changes[Any, Any](
+                asker,
+                self.name,
+                of={"key": self.key},
+                start="beginning" if is_first and self.begin == "beginning" else "end",
+                position=position,
+                snapshot=is_first and self.snapshot,
+                read=lambda document: (document, None),  # printed unchanged
+            )
+            try:
+                with changes:
+                    if not has_begun:
+                        click.echo(f"Following {self.name}.", err=True)
+                    self._print_changes(changes)
+                    return
+            except NotReadableError as error:
+                has_begun = has_begun or changes.has_received
+                position = changes.position
+                if not has_begun or position is None:
+                    raise
+                click.echo(f"Waiting to continue from {position}: {error}", err=True)
+
+    def _print_changes(self, changes: Changes[Any, Any]) -> None:
+        gaps = 0
+        for change in changes:
+            for gap in changes.compacted[gaps:]:
+                click.echo(json.dumps(gap, separators=(",", ":")), err=True)
+            gaps = len(changes.compacted)
+            line = json.dumps(change.key, separators=(",", ":"), ensure_ascii=False)
+            if not self._print(line, change.position):
+                return
+
+    def _print(self, line: str, position: str | None) -> bool:
         """Print a line; return whether more lines may follow."""
-        if self._with_position and position is not None:
+        if self.with_position and position is not None:
             line = f'{line[:-1]},"position":"{position}"}}'
         click.echo(line)
-        self._left = None if self._left is None else self._left - 1
-        return self._left != 0
-
-
-def _read(
-    queries: Queries, name: str, key: str | None, begin: str, lines: _LinePrinter, *, snapshot: bool
-) -> None:
-    """Print changes from the changelog on the cluster."""
-    from headrace.streams.queries.asked import key_of_text
-    from headrace.streams.queries.change import positions_of
-    from headrace.streams.queries.errors import NotReadableError
-    from headrace.streams.queries.feeds import Feeds, Start
-
-    start = Start("rows" if snapshot else "beginning" if begin == "beginning" else "end")
-    if begin not in ("beginning", "end"):
-        start = Start("positions", positions_of(begin))
-    reader = queries.reader(name)
-    data = None if key is None else key_of_text(key, reader.key_serde, name)
-    woken = threading.Event()
-    with Feeds(queries) as feeds:
-        feeds.reach()
-        follower = feeds.follow(name, key=data, start=start, wake=woken.set)
-        click.echo(f"Following {name}.", err=True)
-        while True:
-            woken.wait()
-            woken.clear()
-            for event in follower.take()[0]:
-                if event.name == "closed":
-                    raise NotReadableError(json.loads(event.data)["reason"])
-                if event.name == "compacted":
-                    click.echo(event.data.decode(), err=True)
-                is_told = event.name in ("row", "change")
-                if is_told and not lines.add(event.data.decode(), event.position):
-                    feeds.leave(follower)
-                    return
-
-
-def _ask(
-    asker: Asker, name: str, key: str | None, begin: str, lines: _LinePrinter, *, snapshot: bool
-) -> None:
-    """Print changes from a host over HTTP; wait and reconnect if the connection is lost."""
-    from headrace.streams.queries.errors import NotReadableError
-
-    position = None if begin in ("beginning", "end") else begin
-    has_told = False
-    while True:
-        changes = _changes(asker, name, key, begin, position, snapshot=snapshot)
-        try:
-            with changes:
-                if not has_told:
-                    click.echo(f"Following {name}.", err=True)
-                _print_changes(changes, lines)
-                return
-        except NotReadableError as error:
-            has_told = has_told or changes.has_received
-            position = changes.position
-            if not has_told or position is None:
-                raise
-            click.echo(f"Waiting to continue from {position}: {error}", err=True)
-
-
-def _changes(
-    asker: Asker, name: str, key: str | None, begin: str, position: str | None, *, snapshot: bool
-) -> Changes[Any, Any]:
-    from headrace.streams.client.changes import Changes
-
-    is_anew = position is None
-    return Changes(
-        asker,
-        name,
-        of={"key": key},
-        start="beginning" if is_anew and begin == "beginning" else "end",
-        position=position,
-        snapshot=is_anew and snapshot,
-        read=lambda document: (document, None),  # printed unchanged
-    )
-
-
-def _print_changes(changes: Changes[Any, Any], lines: _LinePrinter) -> None:
-    gaps = 0
-    for change in changes:
-        for gap in changes.compacted[gaps:]:
-            click.echo(json.dumps(gap, separators=(",", ":")), err=True)
-        gaps = len(changes.compacted)
-        line = json.dumps(change.key, separators=(",", ":"), ensure_ascii=False)
-        if not lines.add(line, change.position):
-            return
+        self.left = None if self.left is None else self.left - 1
+        return self.left != 0
 
 
 _LIMIT = 100

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
-from urllib.parse import urlsplit
 
 import click
 from rich.console import Console, Group
@@ -29,16 +25,16 @@ from headrace.streams.cli.lag import (
     task_cells,
 )
 from headrace.streams.cli.options import columns, said_errors, settings_option
-from headrace.streams.client.http import sent_token
+from headrace.streams.client.http import HttpHost, sent_token
 from headrace.streams.errors import ConfigError, StreamsError
 from headrace.streams.kafka.protocols import TopicPartition
 from headrace.streams.metrics.snapshots import SkewSnapshot, moment
+from headrace.streams.queries.errors import UnreachedHostError
 
 # `headrace top --url`: the status of a running application, read over HTTP.
 
 
 WITHIN_S = 10.0
-BODY_MAX = 64 << 20
 _HOW = "name the file that holds it: --http-token-file FILE"
 
 
@@ -107,9 +103,12 @@ class Served:
     """
 
     def __init__(self, url: str, token_file: Path | None = None) -> None:
-        self._url = (url if "://" in url else f"http://{url}").rstrip("/")
-        if urlsplit(self._url).scheme not in ("http", "https") or not urlsplit(self._url).netloc:
-            raise ServedError(f"{url!r} is not a URL. Write a URL such as http://localhost:9464.")
+        try:
+            self._host = HttpHost(url if "://" in url else f"http://{url}")
+        except ConfigError as error:
+            raise ServedError(
+                f"{url!r} is not a URL. Write a URL such as http://localhost:9464."
+            ) from error
         self._headers: dict[str, str] = {}
         if token_file is not None:
             try:
@@ -131,21 +130,23 @@ class Served:
             )
         except (KeyError, TypeError, AttributeError) as error:
             raise ServedError(
-                f"{self._url} runs another version of headrace. Use the same version."
+                f"{self._host.url} runs another version of headrace. Use the same version."
             ) from error
 
     def _get(self, path: str) -> Any:
-        request = urllib.request.Request(self._url + path, headers=self._headers)  # noqa: S310
+        url = self._host.url
         try:
-            with urllib.request.urlopen(request, timeout=WITHIN_S) as answer:  # noqa: S310
-                return json.loads(answer.read(BODY_MAX))
-        except urllib.error.HTTPError as error:
-            raise ServedError(f"{self._url}{path}: {_refused(error)}") from error
-        except (OSError, ValueError) as error:
-            reason = getattr(error, "reason", error)
+            reply = self._host.ask(path, headers=self._headers, timeout_s=WITHIN_S)
+        except UnreachedHostError as error:
             raise ServedError(
-                f"{self._url} does not answer as `headrace run --http` does: {reason}"
+                f"{url} does not answer as `headrace run --http` does: {error}"
             ) from error
+        if reply.code == HTTPStatus.OK:
+            return reply.document
+        refused = reply.document if isinstance(reply.document, dict) else {}
+        reason = refused.get("error") or "; ".join(refused.get("reasons", []))
+        advice = f"; {_HOW}" if reply.code == HTTPStatus.UNAUTHORIZED else ""
+        raise ServedError(f"{url}{path}: {reason} ({reply.code}){advice}")
 
 
 def shown_served(seen: ServedLook, before: ServedLook | None, *, rows_max: int) -> Group:
@@ -206,17 +207,6 @@ def _task(told: dict[str, Any]) -> ServedTask:
         stream_time_ms=task["stream_time_ms"],
         skew=None if task["skew"] is None else SkewSnapshot(**task["skew"]),
     )
-
-
-def _refused(error: urllib.error.HTTPError) -> str:
-    with error:
-        try:
-            said = json.loads(error.read(4_096))
-        except (OSError, ValueError):
-            said = {}
-    why = said.get("error") or "; ".join(said.get("reasons", [])) or error.reason
-    way = f"; {_HOW}" if error.code == HTTPStatus.UNAUTHORIZED else ""
-    return f"{why} ({error.code}){way}"
 
 
 _Seen = TypeVar("_Seen")
