@@ -114,7 +114,7 @@ def test_it_lives_while_it_starts_and_while_no_broker_answers(start: Start, tmp_
         (["--http", "0.0.0.0:0"], "other machines can reach 0.0.0.0:0"),
         (["--http", "nonsense"], "an address must be [HOST:]PORT"),
         (["--http", "0", "--http-token-file", "nowhere"], "cannot be read"),
-        (["--http-open"], "go with --http"),
+        (["--http-open"], "require --http"),
     ],
 )
 def test_what_is_wrong_is_said_before_a_worker_starts(
