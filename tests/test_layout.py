@@ -324,7 +324,7 @@ def test_summaries_are_plain_technical_english() -> None:
     assert foreign == []
 
 
-FOREIGN_ERRORS_MAX = 75
+FOREIGN_ERRORS_MAX = 26
 """Errors with a construction of `FOREIGN` in their text: lower it when there are fewer."""
 
 
@@ -358,10 +358,12 @@ def test_errors_become_plain_technical_english() -> None:
 
 
 BANNED = """
-Answering AtOnce Beginning Board Calling Crew Crewed Desk Door Effort FewerRecords Hand HeardMember
-Intake KeptStore LastChanges Letters NeverBack OfStreams OfTable Pace Patience Question QuestionLine
-Recurrence Silences Slot Stamper StumbledError Suspect Terms Twin Watched Whereabouts WithNulls flip
-hears kin mend mends tells
+_InVain Answering answering AtOnce Beginning Board Calling Crew Crewed Desk desk Door Effort
+effort Fate FewerRecords flip gives_up_order Hand hasten hear_of_partitions Heard heard
+HeardMember hears Intake intake is_careful is_unseeing keep_in_touch keeps_nothing KeptStore kin
+LastChanges Letters looks_anywhere mend mends NeverBack OfStreams OfTable Pace Patience Question
+QuestionLine reacting Recurrence Silences Slot Stamper StumbledError Suspect take_again tells
+tells_old Terms to_forgive Told Twin Watched Whereabouts WithNulls
 """
 """Identifiers that have a standard term (docs/glossary.md has those without one)."""
 
@@ -392,7 +394,7 @@ def test_no_identifier_is_a_private_word_for_a_standard_term() -> None:
 PARAMETERS_MAX = 10
 MORE_PARAMETERS = {
     "DeltaSink": 11, "GlobalTables": 13, "IcebergSink": 11, "LiveProducer": 13, "Mirror": 11,
-    "MirrorSession": 11, "RecordError": 11, "RepartitionBackpressure": 11, "Tasks": 21,
+    "MirrorSession": 11, "RecordError": 11, "RepartitionBackpressure": 11, "Tasks": 20,
     "UpstreamTimes": 12,
 }  # fmt: skip
 """Constructors that have more parameters; this table may only shrink."""
