@@ -18,7 +18,7 @@ A message states the problem, its place and the next step; none contains a recor
 | `StopRequestedError` | the application | stop cleanly |
 | `FatalClientError` | the supervisor | stop this worker and restart it |
 | `GlobalTableLostError` | the supervisor | the same; the start reads the table's topic again |
-| `GroupDeniedError` (`access_errors`) | `headrace.streams.plan.deployed` | continue without it |
+| `GroupDeniedError` (`acls`) | `headrace.streams.plan.deployed` | continue without it |
 | `RecordRefusedError` | the worker | raise a `RecordError` instead |
 | `AbortableError` | the commit | abort, rebuild all tasks from committed state |
 | `OutcomeUnknownError` | the worker | replace the producer, rebuild all tasks |
