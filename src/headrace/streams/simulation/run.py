@@ -18,7 +18,7 @@ from headrace.streams.kafka.protocols import CommittedOffset, TopicPartition
 from headrace.streams.plan.identity import ChangelogLostError, TopicReplacedError
 from headrace.streams.plan.plan import TaskId
 from headrace.streams.simulation.setup import Outcome, Row, Setup
-from headrace.streams.simulation.slot import SimulatedWorker
+from headrace.streams.simulation.worker import SimulatedWorker
 from headrace.streams.simulation.world.cluster import SimulatedCluster
 from headrace.streams.simulation.world.disk import Host, MemoryFiles, RocksFiles, TaskFiles
 from headrace.streams.simulation.world.faults import FaultPlan, Faults
@@ -216,7 +216,7 @@ class Disasters:
             return self.cluster.delete(topic).name
         self._recreate(topic)
         gone = [host.lose(all_of_it=True) for host in self.hosts if self.dice.random() < 0.7]
-        return f"{topic}, made anew; local rows: {'; '.join(filter(None, gone)) or 'all there'}"
+        return f"{topic}, re-created; local rows: {'; '.join(filter(None, gone)) or 'all there'}"
 
     def _recreate(self, topic: str) -> str:
         found = self.cluster.delete(topic)
@@ -309,7 +309,7 @@ class _Nemesis:
 
     faults: Faults
     cluster: SimulatedCluster
-    slots: Sequence[SimulatedWorker]
+    workers: Sequence[SimulatedWorker]
     hosts: Sequence[Host]
     changelogs: Sequence[str]
     chances: random.Random
@@ -319,7 +319,7 @@ class _Nemesis:
         plan, dice = self.faults.plan, self.faults.random
         troubles = [
             (plan.crashes, self.kill, dice),
-            (plan.stalls, self.stand, dice),
+            (plan.stalls, self.suspend, dice),
             (plan.restarts, self.restart, dice),
             (plan.compaction if self.changelogs else None, self.compact, dice),
             (2.0 if plan.lost_state else None, self.remember, dice),
@@ -338,15 +338,15 @@ class _Nemesis:
             self.faults.counts["process", "killed"] += 1
             process.die()
 
-    def stand(self) -> None:
+    def suspend(self) -> None:
         process = self._living()
         if process is not None:
             self.faults.counts["process", "left standing"] += 1
-            process.stand(self.faults.stall_us())
+            process.suspend(self.faults.stall_us())
 
     def restart(self) -> None:
         self.faults.counts["process", "restarted"] += 1
-        self.faults.random.choice(self.slots).restart()
+        self.faults.random.choice(self.workers).restart()
 
     def compact(self) -> None:
         topic = self.faults.random.choice(self.changelogs)
@@ -372,14 +372,15 @@ class _Nemesis:
         self.cluster.kernel.wall_ahead_ms += int(hours * 3_600_000)
 
     def twin(self) -> None:
-        if self.chances.choice(self.slots).start_twin(int(self.chances.uniform(0.5, 12) * SECOND)):
+        worker = self.chances.choice(self.workers)
+        if worker.start_twin(int(self.chances.uniform(0.5, 12) * SECOND)):
             self.faults.counts["process", "twins"] += 1
             self.cluster.kernel.note(
-                "nemesis", "a worker is started while another with its identity stands"
+                "nemesis", "a worker starts while another process with its identity is suspended"
             )
 
     def _living(self) -> SimulatedProcess | None:
-        found = [s.process for s in self.slots if s.process is not None and s.process.alive]
+        found = [s.process for s in self.workers if s.process is not None and s.process.alive]
         return self.faults.random.choice(found) if found else None
 
 
@@ -422,7 +423,7 @@ class SimulatedRun:
         self.cluster.transactions.slow = setup.plan.slow_markers
         self.outcome = Outcome()
         self.disasters: Disasters | None = None
-        self.beside: list[Actor] = []
+        self.background: list[Actor] = []
         self.tables = Tables()
         self._seed = seed
         self._create_topics()
@@ -432,7 +433,7 @@ class SimulatedRun:
         # Duplicate instances run on a separate host.
         all_hosts = count + (setup.plan.twins > 0)
         self._hosts = [Host(partial(self._make_files, state_dir, n)) for n in range(all_hosts)]
-        self.slots = [
+        self.workers = [
             SimulatedWorker(self, number, self._hosts[number % count], self._hosts[-1])
             for number in range(setup.workers)
         ]
@@ -463,20 +464,22 @@ class SimulatedRun:
         changelogs = [t for p in self.setup.plans for t in p.changelogs.values()]
         self._plan_upgrade(seconds)
         chances = random.Random(f"nemesis/{self._seed}")  # noqa: S311 - reproducible on purpose
-        nemesis = _Nemesis(self.faults, self.cluster, self.slots, self._hosts, changelogs, chances)
+        nemesis = _Nemesis(
+            self.faults, self.cluster, self.workers, self._hosts, changelogs, chances
+        )
         nemesis.plan(seconds)
         self._plan_disaster(seconds)
         try:
-            for slot in self.slots:
-                slot.start()
+            for worker in self.workers:
+                worker.start()
             kernel.sleep(int(seconds * SECOND))
             self._calm_down()
             self._end_upgrade()
             self._drain(feed)
             if self.disasters is not None and not self.outcome.refusals:
                 # An undetected disaster is detected at the next start.
-                for slot in self.slots:
-                    slot.restart()
+                for worker in self.workers:
+                    worker.restart()
                 kernel.sleep(20 * SECOND)
                 self._drain(feed)
             if plan.backlog:
@@ -496,7 +499,7 @@ class SimulatedRun:
         partitions = {name: len(topic.logs) for name, topic in self.cluster.topics.items()}
         self.disasters = Disasters(
             self.cluster,
-            self.slots,
+            self.workers,
             self._hosts,
             list(self.setup.rows),
             [topic for plan in self.setup.plans for topic in plan.changelogs.values()],
@@ -513,19 +516,19 @@ class SimulatedRun:
         # In some runs the first worker starts with the next version while other workers start.
         is_mixed = dice.random() < 0.3
         at_s = 0.0 if is_mixed else dice.uniform(0.0, 0.5) * seconds
-        for slot in self.slots:
+        for worker in self.workers:
             if is_mixed:
-                slot.starts_within_us = 30 * MS
-            self.kernel.after(int(at_s * SECOND), partial(slot.deploy, self.setup.next_plans))
+                worker.starts_within_us = 30 * MS
+            self.kernel.after(int(at_s * SECOND), partial(worker.deploy, self.setup.next_plans))
             if dice.random() < 0.2:
                 back_s = min(at_s + dice.uniform(0.1, 5), 0.99 * seconds)
-                self.kernel.after(int(back_s * SECOND), partial(slot.deploy, self.setup.plans))
+                self.kernel.after(int(back_s * SECOND), partial(worker.deploy, self.setup.plans))
             at_s = min(at_s + dice.choice((0.01, 0.3, 5.0)) * dice.random(), 0.9 * seconds)
 
     def _end_upgrade(self) -> None:
         if self.setup.next_plans:
-            for slot in self.slots:
-                slot.deploy(self.setup.next_plans)
+            for worker in self.workers:
+                worker.deploy(self.setup.next_plans)
 
     def refuse(self, error: BaseException) -> bool:
         if self.disasters is None or not self.disasters.is_named_by(error):
@@ -535,8 +538,8 @@ class SimulatedRun:
         return True
 
     def retire(self) -> None:
-        for slot in self.slots:
-            slot.retire()
+        for worker in self.workers:
+            worker.retire()
 
     def _calm_down(self) -> None:
         self.kernel.note("nemesis", "no more faults")
@@ -608,17 +611,19 @@ class SimulatedRun:
     def _stop(self) -> None:
         self.retire()
         deadline_us = self.kernel.now_us + int(STOP_S * SECOND)
-        while not all(slot.is_done for slot in self.slots):
+        while not all(worker.is_done for worker in self.workers):
             if self.kernel.now_us > deadline_us:
                 self.outcome.problems.append(f"workers did not stop within {STOP_S:.0f} s")
                 return
             self.kernel.sleep(100 * MS)
 
     def _end(self) -> None:
-        for slot in self.slots:
-            slot.end()
+        for worker in self.workers:
+            worker.end()
         for _ in range(100):
-            if all(slot.is_done for slot in self.slots) and all(a.finished for a in self.beside):
+            if all(worker.is_done for worker in self.workers) and all(
+                a.finished for a in self.background
+            ):
                 break
             self.kernel.sleep(SECOND)
         for host in self._hosts:

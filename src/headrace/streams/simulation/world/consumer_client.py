@@ -24,43 +24,6 @@ from headrace.streams.simulation.world.kernel import MS, SECOND
 from headrace.streams.simulation.world.process import SimulatedProcess
 from headrace.streams.simulation.world.transactions import BrokerResponseError
 
-
-class PollWatch:
-    """Check of max.poll.interval.ms, which librdkafka makes in its own thread.
-
-    Args:
-        exceeded: called if it was not polled in time; returns whether to continue the check.
-    """
-
-    def __init__(
-        self, process: SimulatedProcess, config: dict[str, Any], exceeded: Callable[[], bool]
-    ) -> None:
-        self._process = process
-        self._kernel = process.kernel
-        max_poll_ms = config.get("max.poll.interval.ms", MAX_POLL_INTERVAL_MS)
-        self._max_poll_us = int(str(max_poll_ms)) * MS
-        self._exceeded = exceeded
-        self._polled_us = self._kernel.now_us
-        self._is_on = False
-
-    def polled(self) -> None:
-        self._polled_us = self._kernel.now_us
-        if not self._is_on:
-            self._is_on = True
-            self._check_later()
-
-    def _check_later(self) -> None:
-        left_us = self._polled_us + self._max_poll_us - self._kernel.now_us
-        self._process.when_up(max(MS, left_us), self._check)
-
-    def _check(self) -> None:
-        if self._kernel.now_us - self._polled_us >= self._max_poll_us:
-            if not self._exceeded():
-                return
-            self._polled_us = self._kernel.now_us
-        self._check_later()
-
-
 NO_OFFSET = -1001
 FETCH_RECORDS = 40
 """Maximum number of prefetched records of a partition."""
@@ -70,7 +33,7 @@ FETCH_RECORDS = 40
 class _Part:
     """Partition that is read."""
 
-    place: TopicPartition
+    tp: TopicPartition
     next: int
     """The offset of the next fetch."""
     position: int = NO_OFFSET
@@ -147,10 +110,10 @@ class Reading:
         for part in self._parts.values():
             if part.paused or part.fetched >= FETCH_RECORDS:
                 continue
-            log = self._cluster.log(part.place)
+            log = self._cluster.log(part.tp)
             if not log.start <= part.next <= log.end:
                 error = KafkaError(KafkaError._AUTO_OFFSET_RESET, "offset out of range")
-                topic, partition = part.place
+                topic, partition = part.tp
                 message = Message(topic=topic, partition=partition, error=error)
                 self._fetched.append((part, part.version, message, NO_OFFSET))
                 # The error is reported only once.
@@ -234,7 +197,10 @@ class SimulatedConsumer:
         self._reading = Reading(cluster, process, committed_only=committed_only)
         session_ms = config.get("session.timeout.ms", 45_000)
         self._session_us = int(str(session_ms)) * MS
-        self._watch = PollWatch(process, config, self._exceed_max_poll)
+        max_poll_ms = config.get("max.poll.interval.ms", MAX_POLL_INTERVAL_MS)
+        self._max_poll_us = int(str(max_poll_ms)) * MS
+        self._polled_us: int | None = None
+        """The time of the last poll, from which on max.poll.interval.ms is checked."""
         self._errors: deque[Message] = deque()
         self._topics: tuple[str, ...] = ()
         self._callbacks: dict[str, Callback] = {}
@@ -272,13 +238,25 @@ class SimulatedConsumer:
                 self, self._instance_id, self._topics, self._session_us
             )
 
-    def _exceed_max_poll(self) -> bool:
+    def _check_poll_later(self, polled_us: int) -> None:
+        """Check max.poll.interval.ms in the background, as librdkafka does in its own thread."""
+        left_us = polled_us + self._max_poll_us - self._kernel.now_us
+        self.process.when_up(max(MS, left_us), self._check_poll)
+
+    def _check_poll(self) -> None:
+        assert self._polled_us is not None
+        if self._kernel.now_us - self._polled_us >= self._max_poll_us:
+            self._exceed_max_poll()
+            self._polled_us = self._kernel.now_us
+        if not self._closed:
+            self._check_poll_later(self._polled_us)
+
+    def _exceed_max_poll(self) -> None:
         if self._member_id and not self._closed:
             self._fail(KafkaError(KafkaError._MAX_POLL_EXCEEDED, "simulated"))
             # A static member does not leave: it stops sending heartbeats.
             self._group.silence(self._member_id, self._instance_id)
             self.expelled()
-        return not self._closed
 
     def must_rejoin(self) -> None:
         """Take part in a rebalance after the callbacks of the last rebalance were served."""
@@ -316,7 +294,7 @@ class SimulatedConsumer:
         # Also without new partitions, because the callback reports the new generation.
         self._due.append(("assign", added))
         if self._faults.draw(self.process, "rebalance") is not None:
-            self.process.stand(self._faults.stall_us())
+            self.process.suspend(self._faults.stall_us())
         self.process.wake()
 
     def _owned_when_served(self) -> list[TopicPartition]:
@@ -425,13 +403,15 @@ class SimulatedConsumer:
         if kind == "crash_before":
             raise crash(self.process)
         if kind == "stall":
-            self.process.stand(self._faults.stall_us())
+            self.process.suspend(self._faults.stall_us())
         elif kind == "error":
             code = self._faults.random.choice((KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN))
             self._fail(KafkaError(code, "simulated"))
         elif kind == "max_poll" and self._member_id:
             self._exceed_max_poll()
-        self._watch.polled()
+        is_first, self._polled_us = self._polled_us is None, self._kernel.now_us
+        if is_first:
+            self._check_poll_later(self._polled_us)
         # A call takes time, in which other threads run.
         self.process.sleep(self._kernel.between(20, 300))
 

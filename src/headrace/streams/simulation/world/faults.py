@@ -236,7 +236,7 @@ class Faults:
         likely = self.plan.slow_restores
         return self.is_on and likely > 0 and self.random.random() < likely
 
-    def is_told_to_stop(self, step: str) -> bool:
+    def stops_at(self, step: str) -> bool:
         """Return whether to stop a worker at a step, so that faults happen in its last commit."""
         if not self.is_on or self.plan.focus is None or step != "transaction_begun":
             return False
@@ -259,7 +259,7 @@ class Faults:
         if kind == "crash_before":
             raise crash(process)
         if kind == "stall":
-            process.stand(self.stall_us())
+            process.suspend(self.stall_us())
             process.settle()
 
     def serve(
@@ -272,9 +272,9 @@ class Faults:
     ) -> T:
         """Run a request that is answered, with a suspension or a delay; see `request`."""
         kernel = process.kernel
-        stands_later = kind == "stall" and self.random.random() < 0.5
-        if kind == "stall" and not stands_later:
-            process.stand(self.stall_us())
+        suspends_later = kind == "stall" and self.random.random() < 0.5
+        if kind == "stall" and not suspends_later:
+            process.suspend(self.stall_us())
         elif kind == "delay":
             process.sleep(int(self.random.uniform(0.1, 2) * SECOND))
         elif kind is not None and special is not None:
@@ -283,8 +283,8 @@ class Faults:
         result = effect()
         if kind == "crash_after":
             raise crash(process)
-        if stands_later:
-            process.stand(self.stall_us())
+        if suspends_later:
+            process.suspend(self.stall_us())
         process.sleep(kernel.between(50, MS))
         return result
 

@@ -100,7 +100,7 @@ class Group:
             instance_id, member_id, client, tuple(topics), session_us, client_id, has_joined=True
         )
         self.members[instance_id] = member
-        client.process.when_it_stands.append(lambda: self._watch(member))
+        client.process.on_silence.append(lambda: self._watch(member))
         if before is not None:
             member.partitions = before.partitions
             self._note(f"{instance_id} is back as {member_id}")

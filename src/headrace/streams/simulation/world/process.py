@@ -17,21 +17,21 @@ class SimulatedProcess:
         self.alive = True
         self.phase = "connecting"
         """Phase of its worker; see `headrace.streams.simulation.world.coverage.PHASES`."""
-        self.stands_until_us = 0
+        self.suspended_until_us = 0
         self.silent_since_us = 0
         """The time of its last heartbeat, if it is suspended or dead."""
-        self.when_it_stands: list[Callable[[], None]] = []
+        self.on_silence: list[Callable[[], None]] = []
         """Callbacks of the cluster for the death or suspension of the process."""
 
     @property
-    def stands(self) -> bool:
+    def is_suspended(self) -> bool:
         """Whether the process is suspended, including its background threads."""
-        return self.stands_until_us > self.kernel.now_us
+        return self.suspended_until_us > self.kernel.now_us
 
     @property
     def is_silent(self) -> bool:
         """Whether it sends nothing, not even heartbeats."""
-        return self.stands or not self.alive
+        return self.is_suspended or not self.alive
 
     def check(self) -> None:
         """Raise in a dead process, so that its thread has no further effect."""
@@ -52,17 +52,17 @@ class SimulatedProcess:
 
     def settle(self) -> None:
         """Wait until the process is not suspended, and raise if it is dead."""
-        while self.alive and self.stands:
-            self.kernel.sleep(self.stands_until_us - self.kernel.now_us)
+        while self.alive and self.is_suspended:
+            self.kernel.sleep(self.suspended_until_us - self.kernel.now_us)
         self.check()
 
-    def stand(self, duration_us: int) -> None:
+    def suspend(self, duration_us: int) -> None:
         """Suspend the process for some time (SIGSTOP), including heartbeats."""
         if not self.alive:
             return
         self._fall_silent()
-        self.stands_until_us = max(self.stands_until_us, self.kernel.now_us + duration_us)
-        self.note(f"! stands for {duration_us / 1e6:.3f} s")
+        self.suspended_until_us = max(self.suspended_until_us, self.kernel.now_us + duration_us)
+        self.note(f"! is suspended for {duration_us / 1e6:.3f} s")
         self._tell()
 
     def die(self) -> None:
@@ -83,11 +83,11 @@ class SimulatedProcess:
 
     def _fall_silent(self) -> None:
         # A resumed process sends a heartbeat immediately, unless it is suspended again right then.
-        if self.stands_until_us < self.kernel.now_us:
+        if self.suspended_until_us < self.kernel.now_us:
             self.silent_since_us = self.kernel.now_us
 
     def _tell(self) -> None:
-        for hear in list(self.when_it_stands):
+        for hear in list(self.on_silence):
             hear()
 
     def when_up(self, delay_us: int, event: Callable[[], None]) -> None:
@@ -96,8 +96,8 @@ class SimulatedProcess:
         def happen() -> None:
             if not self.alive:
                 return
-            if self.stands:
-                self.kernel.after(self.stands_until_us - self.kernel.now_us, happen)
+            if self.is_suspended:
+                self.kernel.after(self.suspended_until_us - self.kernel.now_us, happen)
                 return
             event()
 

@@ -57,7 +57,7 @@ class ClientState(Enum):
 
 @dataclass(slots=True)
 class _SentRecord:
-    place: TopicPartition
+    tp: TopicPartition
     key: bytes | None
     value: bytes | None
     timestamp_ms: int
@@ -93,7 +93,7 @@ class SimulatedProducer:
         self._registered = False
         """Whether the broker knows the transaction."""
         self._failure = (0, "")
-        self._fatal_told = True
+        self._fatal_reported = True
         self._queue: deque[_SentRecord] = deque()
         self._reports: deque[tuple[Report, KafkaError | None, Message]] = deque()
         self._delivery_due = False
@@ -167,13 +167,13 @@ class SimulatedProducer:
 
     def _write(self, *, lost_answer: bool, count: int | None = None) -> None:
         queue = list(self._queue)[:count]
-        tps = list(dict.fromkeys(record.place for record in queue))
+        tps = list(dict.fromkeys(record.tp for record in queue))
         self._kernel.random.shuffle(tps)
         if len(tps) > 1 and self._kernel.chance(0.1):
             tps.pop()  # it is late
         try:
             for tp in tps:
-                self._write_to(tp, [r for r in queue if r.place == tp], lost_answer)
+                self._write_to(tp, [r for r in queue if r.tp == tp], lost_answer)
         except BrokerResponseError as refused:
             if refused.code == KafkaError.CONCURRENT_TRANSACTIONS:
                 # The previous transaction has not ended in all partitions: the client retries.
@@ -190,7 +190,7 @@ class SimulatedProducer:
             self._registered = True
         error = KafkaError(KafkaError._MSG_TIMED_OUT, "simulated") if lost_answer else None
         for r in records:
-            message = cluster.append(r.place, r.key, r.value, r.timestamp_ms, r.headers, txn)
+            message = cluster.append(r.tp, r.key, r.value, r.timestamp_ms, r.headers, txn)
             self._report(r, error, message)
         written = set(map(id, records))
         self._queue = deque(r for r in self._queue if id(r) not in written)
@@ -203,7 +203,7 @@ class SimulatedProducer:
 
     def _fail_delivery(self, code: int) -> None:
         for r in self._queue:
-            message = Message(topic=r.place.topic, partition=r.place.partition)
+            message = Message(topic=r.tp.topic, partition=r.tp.partition)
             self._report(r, KafkaError(code, "simulated"), message)
         self._queue.clear()
         if self._id is not None:
@@ -220,8 +220,8 @@ class SimulatedProducer:
         return self._serve()
 
     def _serve(self) -> int:
-        if not self._fatal_told:
-            self._fatal_told = True
+        if not self._fatal_reported:
+            self._fatal_reported = True
             raise failure(self._failure[0], self._failure[1], fatal=True)
         served = len(self._reports)
         for _ in range(served):
@@ -250,7 +250,7 @@ class SimulatedProducer:
         flying = [r for r in self._queue if self._kernel.chance(0.5)]
         if self._id is None and self._state is not ClientState.FATAL and flying:
             for r in flying[: self._kernel.random.randrange(len(flying) + 1)]:
-                self._cluster.append(r.place, r.key, r.value, r.timestamp_ms, r.headers, None)
+                self._cluster.append(r.tp, r.key, r.value, r.timestamp_ms, r.headers, None)
         self._queue.clear()
 
     # -- transactions --------------------------------------------------------------------------
@@ -265,7 +265,7 @@ class SimulatedProducer:
         transactions, identity = self._cluster.transactions, self._id
         self._require(ClientState.NEW)
         # The real client sends a second request in parallel, and keeps the older epoch.
-        assert not self._has_asked, "one client is asked for its identity a second time"
+        assert not self._has_asked, "a client requests its identity a second time"
         self._has_asked = True
         self._epoch = self._request(
             "init_transactions", lambda: transactions.init(identity, self._timeout_us), timeout
@@ -387,7 +387,7 @@ class SimulatedProducer:
         if self._state is not ClientState.FATAL:
             self._state = ClientState.FATAL
             self._failure = (code, text)
-            self._fatal_told = False
+            self._fatal_reported = False
             self._process.note(f"producer is done: {text}")
             self._queue.clear()
 

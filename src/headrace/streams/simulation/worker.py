@@ -82,7 +82,7 @@ class World(Protocol):
     cluster: SimulatedCluster
     setup: Setup
     outcome: Outcome
-    beside: list[Actor]
+    background: list[Actor]
     tables: Tables
 
     def retire(self) -> None:
@@ -138,7 +138,7 @@ class _LocalState:
         """Do nothing, because identities are not locked here."""
 
 
-class _Beside:
+class _BackgroundThread:
     """Runner of background jobs of a process in a separate thread."""
 
     def __init__(self, run: World, process: SimulatedProcess) -> None:
@@ -150,7 +150,7 @@ class _Beside:
         if self._actor is not None and not self._actor.finished:
             return False
         self._actor = self._run.kernel.spawn(f"{self._process.name}-beside", job)
-        self._run.beside.append(self._actor)
+        self._run.background.append(self._actor)
         return True
 
 
@@ -198,7 +198,7 @@ class SimulatedWorker:
     def restart(self) -> None:
         for worker in list(self._workers.values()):
             if worker is not None:
-                self._kernel.note(self.name, "! is told to stop")
+                self._kernel.note(self.name, "! is stopped")
                 worker.stop()
 
     def deploy(self, plans: Sequence[SubPlan]) -> None:
@@ -217,12 +217,12 @@ class SimulatedWorker:
         for process in list(self._workers):
             process.die()
 
-    def start_twin(self, stands_us: int) -> bool:
+    def start_twin(self, suspended_us: int) -> bool:
         """Start a duplicate, as a supervisor does that takes a suspended process for dead."""
         is_there = self._twin is not None and not self._twin.finished
         if is_there or self.process is None or not self.process.alive or self.retired:
             return False
-        self.process.stand(stands_us)
+        self.process.suspend(suspended_us)
         self._twin = self._kernel.spawn(f"{self.name}-twin", self._live_as_twin)
         return True
 
@@ -286,7 +286,7 @@ class SimulatedWorker:
                 self._run.retire()
                 return
             if self._run.refuse(error):
-                process.note(f"refuses to go on: {type(error).__name__}: {error}")
+                process.note(f"refuses to continue: {type(error).__name__}: {error}")
                 return
             process.note(f"fails: {type(error).__name__}: {error}")
             words = "".join(traceback.format_exception(error)[-14:])
@@ -311,7 +311,7 @@ class SimulatedWorker:
             consumer_client=partial(SimulatedConsumer, cluster, process, faults),  # type: ignore[arg-type]
             producer_client=make_producer,  # type: ignore[arg-type]
             local_state=lambda _: local,
-            background=lambda _: _Beside(run, process),
+            background=lambda _: _BackgroundThread(run, process),
             calls=OneByOne,
             first_commit_id=lambda: faults.random.getrandbits(30) << COMMIT_COUNT_BITS,
             results_per_commit=faults.plan.results_per_commit,
@@ -326,7 +326,7 @@ class SimulatedWorker:
             process.check()
             life.steps[step] += 1
             watch.on_step(step)
-            if faults.is_told_to_stop(step):
+            if faults.stops_at(step):
                 self.restart()
             kind = faults.draw(process, "probe")
             if kind is not None:
