@@ -66,7 +66,7 @@ class Recorder:
         """Each committed record of each input partition was read once, and in order."""
         seen: dict[TopicPartition, list[int]] = {}
         for _, message in self.read:
-            seen.setdefault(message.place, []).append(message.offset())
+            seen.setdefault(message.tp, []).append(message.offset())
         for place, offsets in seen.items():
             there = [m.offset() for m in committed(cluster, place)]
             assert offsets == there, f"{place}: read {offsets}, there are {there}"

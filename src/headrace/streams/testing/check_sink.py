@@ -12,6 +12,7 @@ import multiprocessing
 import random
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
@@ -33,11 +34,7 @@ Read = Callable[[], Iterable[Any]]
 PARTITIONS = 2
 _ROWS_MAX = 4
 _KILLED_AFTER_S = 0.05
-_PATIENCE_S = 30.0
-
-
-def _value(key: Any, value: Any) -> Any:  # noqa: ARG001
-    return value
+_AVAILABLE_WITHIN_S = 30.0
 
 
 class SinkCheckError(AssertionError):
@@ -49,7 +46,7 @@ def check_sink(
     *,
     records: Sequence[tuple[Any, Any]],
     read: Read,
-    as_read: Callable[[Any, Any], Any] = _value,
+    as_read: Callable[[Any, Any], Any] = lambda _, value: value,
     seeds: int = 20,
     kills: int = 3,
     start: Literal["fork", "spawn"] = "fork",
@@ -133,7 +130,7 @@ class _Run:
                     connection = self._open()
                 elif act == 3 and begin is not None:
                     wrong = SinkBatch(self.source, partition, None, batch.next + 1, batch.rows)
-                    self._refused(connection, wrong, "a batch of one who knows of no position")
+                    self._refused(connection, wrong, "a batch without an expected position")
                 found = self._position(connection, partition)
                 if found != position:
                     self._fail(f"the position is {found}, and was moved to {position}")
@@ -146,7 +143,7 @@ class _Run:
         zombie = self._open()
         try:
             late = SinkBatch(self.source, batch.partition, stale, batch.next + 2, batch.rows)
-            self._refused(zombie, late, "a zombie's batch")
+            self._refused(zombie, late, "a batch of a zombie")
         finally:
             zombie.close()
 
@@ -154,7 +151,7 @@ class _Run:
         context: Any = multiprocessing.get_context(start)
         for _ in range(3):
             is_open = context.Event()
-            process = context.Process(target=self._go_on, args=(is_open,))
+            process = context.Process(target=self._run_in_process, args=(is_open,))
             process.start()
             while process.is_alive() and not is_open.wait(0.05):
                 pass
@@ -162,7 +159,7 @@ class _Run:
             process.kill()
             process.join()
 
-    def _go_on(self, is_open: Any) -> None:
+    def _run_in_process(self, is_open: Any) -> None:
         """Write in a separate process, and set the event after all imports are done."""
         self._open().close()
         is_open.set()
@@ -171,11 +168,11 @@ class _Run:
     # -- calls of the sink ---------------------------------------------------------------------
 
     def _open(self) -> SinkConnection:
-        return _insisting(lambda: self.sink.open(self.name))
+        return _retrying(lambda: self.sink.open(self.name))
 
     def _position(self, connection: SinkConnection, partition: int) -> int | None:
         asked = list(range(PARTITIONS))
-        found: Mapping[int, int] = _insisting(lambda: connection.positions(self.source, asked))
+        found: Mapping[int, int] = _retrying(lambda: connection.positions(self.source, asked))
         return found.get(partition)
 
     def _next(self, partition: int, position: int | None) -> SinkBatch | None:
@@ -199,19 +196,21 @@ class _Run:
             connection.write(batch)
         except SinkFencedError:
             return
-        self._fail(f"{what} was taken; compare the position with `expected`, and raise "
-                   "SinkFencedError where it is another")  # fmt: skip
+        self._fail(
+            f"{what} was written. Compare the position with `expected`, and raise SinkFencedError "
+            "if it differs."
+        )
 
     def _fail(self, what: str) -> None:
         raise SinkCheckError(f"seed {self.seed}: {what}")
 
 
-def _insisting(ask: Callable[[], T]) -> T:
+def _retrying(call: Callable[[], T]) -> T:
     """Retry until the sink is available, because a killed process may have left a lock."""
-    deadline = time.monotonic() + _PATIENCE_S
+    deadline = time.monotonic() + _AVAILABLE_WITHIN_S
     while True:
         try:
-            return ask()
+            return call()
         except SinkUnavailableError:
             if time.monotonic() > deadline:
                 raise
@@ -229,23 +228,11 @@ def _compare(
     if sink.keyed:
         last = {repr(key): (key, value) for key, value in written}
         rows = [(key, value) for key, value in last.values() if value is not None]
-    expected = sorted(repr(as_read(key, value)) for key, value in rows)
-    found = sorted(map(repr, read()))
-    if found == expected:
-        return
-    missing, more = _without(expected, found), _without(found, expected)
-    raise SinkCheckError(
-        f"seed {seed}: {len(missing)} rows are missing and {len(more)} are too many or others; "
-        "write rows and position in one transaction"
-    )
-
-
-def _without(rows: Sequence[str], others: Sequence[str]) -> list[str]:
-    left = list(others)
-    rest = []
-    for row in rows:
-        if row in left:
-            left.remove(row)
-        else:
-            rest.append(row)
-    return rest
+    expected = Counter(repr(as_read(key, value)) for key, value in rows)
+    found = Counter(map(repr, read()))
+    if found != expected:
+        missing, unexpected = (expected - found).total(), (found - expected).total()
+        raise SinkCheckError(
+            f"seed {seed}: {missing} rows are missing, and {unexpected} rows are unexpected. Write "
+            "rows and position in a single transaction."
+        )

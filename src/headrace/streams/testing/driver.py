@@ -289,7 +289,7 @@ class TopologyTestDriver:
                 return
         raise RuntimeError(
             f"the topology is still running after {MAX_TURNS:,} turns. Check whether it writes to "
-            "a topic that it reads"
+            "a topic that it reads."
         )
 
     def advance(self, duration: timedelta) -> None:
@@ -423,7 +423,7 @@ class TopologyTestDriver:
         except KeyError:
             known = ", ".join(sorted(self._sinks)) or "none"
             raise LookupError(
-                f"no operator {name!r} writes to an external sink. Use one of: {known}"
+                f"no operator {name!r} writes to an external sink. Correct the name: {known}."
             ) from None
 
     def _open_sink(self, sink: ExternalSink, name: str) -> SinkConnection:

@@ -128,7 +128,7 @@ class DriverWorker:
 
     def crash(self, at: CrashPoint | SinkPoint | None, *, keep: bool) -> None:
         if at is not None and at not in _POINTS:
-            raise ValueError(f"unknown step {at!r}. Use one of {', '.join(_POINTS)}")
+            raise ValueError(f"unknown step {at!r}. Use {', '.join(_POINTS)}.")
         self.crash_at, self._keeps_state = at, keep
         if at is None:
             self._die()

@@ -40,7 +40,7 @@ def to_ms(time: Time, name: str = "timestamp") -> int:
             )
         return time
     if time.tzinfo is None:
-        raise ValueError(f"{name}: {time!r} has no time zone; write datetime(..., tzinfo=UTC)")
+        raise ValueError(f"{name}: {time!r} has no time zone. Write datetime(..., tzinfo=UTC).")
     return (time - _EPOCH) // timedelta(milliseconds=1)
 
 
@@ -77,8 +77,10 @@ class TestInput(Generic[K, V]):
         step_ms: int,
     ) -> None:
         self._topic = topic
-        self._key = for_topic(key, topic, is_key=True)
-        self._value = for_topic(value, topic, is_key=False)
+        self.key_serde = for_topic(key, topic, is_key=True)
+        """The serde with which keys are written."""
+        self.value_serde = for_topic(value, topic, is_key=False)
+        """The serde with which values are written."""
         self._cluster = cluster
         self._run = run
         self._now_ms = now_ms
@@ -86,7 +88,9 @@ class TestInput(Generic[K, V]):
         self._sent = 0
 
     def __repr__(self) -> str:
-        return f"<TestInput of {self._topic} key={self._key.name} value={self._value.name}>"
+        return (
+            f"<TestInput of {self._topic} key={self.key_serde.name} value={self.value_serde.name}>"
+        )
 
     def send(
         self,
@@ -138,16 +142,6 @@ class TestInput(Generic[K, V]):
         self.append(key, value, timestamp=timestamp, headers=headers, partition=partition)
         self._run()
 
-    @property
-    def key_serde(self) -> Serde[K]:
-        """The serde with which keys are written."""
-        return self._key
-
-    @property
-    def value_serde(self) -> Serde[V]:
-        """The serde with which values are written."""
-        return self._value
-
     def append(
         self,
         key: bytes | None,
@@ -167,7 +161,10 @@ class TestInput(Generic[K, V]):
         """
         count = len(self._cluster.topics[self._topic].logs)
         if partition is not None and not 0 <= partition < count:
-            raise ValueError(f"topic {self._topic!r} has {count} partitions, and no {partition}")
+            raise ValueError(
+                f"topic {self._topic!r} has {count} partitions, and no {partition}. Use 0 to "
+                f"{count - 1}."
+            )
         message = self._cluster.append(
             self._topic,
             value,
@@ -176,13 +173,13 @@ class TestInput(Generic[K, V]):
             self._time_ms() if timestamp is None else to_ms(timestamp),
             headers,
         )
-        return message.place, message.offset()
+        return message.tp, message.offset()
 
     def _encoded(self, key: K | None, value: V | None) -> tuple[bytes | None, bytes | None]:
         with about("key"):
-            key_bytes = None if key is None else self._key.serialize(key)
+            key_bytes = None if key is None else self.key_serde.serialize(key)
         with about("value"):
-            value_bytes = None if value is None else self._value.serialize(value)
+            value_bytes = None if value is None else self.value_serde.serialize(value)
         return key_bytes, value_bytes
 
     def _time_ms(self) -> int:
@@ -212,24 +209,18 @@ class TestOutput(Generic[K, V]):
     ) -> None:
         self._topic = topic
         self._take = take
-        self._key = for_topic(key, topic, is_key=True)
-        self._value = for_topic(value, topic, is_key=False)
+        self.key_serde = for_topic(key, topic, is_key=True)
+        """The serde with which keys are read."""
+        self.value_serde = for_topic(value, topic, is_key=False)
+        """The serde with which values are read."""
         self._cluster = cluster
         self._committed = isolation == "read_committed"
         self._next: dict[TopicPartition, int] = {}
 
     def __repr__(self) -> str:
-        return f"<TestOutput of {self._topic} key={self._key.name} value={self._value.name}>"
-
-    @property
-    def key_serde(self) -> Serde[K]:
-        """The serde with which keys are read."""
-        return self._key
-
-    @property
-    def value_serde(self) -> Serde[V]:
-        """The serde with which values are read."""
-        return self._value
+        return (
+            f"<TestOutput of {self._topic} key={self.key_serde.name} value={self.value_serde.name}>"
+        )
 
     def read(self) -> OutputRecord[K, V]:
         """Return the next record.
@@ -240,17 +231,17 @@ class TestOutput(Generic[K, V]):
         found = self._after(self._next, limit=1)
         if not found:
             raise LookupError(
-                f"topic {self._topic!r} has no further record; send more, commit, or read it with "
-                "isolation='read_uncommitted'"
+                f"topic {self._topic!r} has no further record. Send more, commit, or read it with "
+                "isolation='read_uncommitted'."
             )
-        self._next[found[0].place] = found[0].offset() + 1
+        self._next[found[0].tp] = found[0].offset() + 1
         return self._record(found[0])
 
     def read_all(self) -> list[OutputRecord[K, V]]:
         """Return all unread records."""
         found = self._after(self._next)
         for message in found:
-            self._next[message.place] = message.offset() + 1
+            self._next[message.tp] = message.offset() + 1
         return [self._record(message) for message in found]
 
     def as_dict(self) -> dict[K | None, V]:
@@ -291,12 +282,14 @@ class TestOutput(Generic[K, V]):
         value: Any = None
         try:
             with about("key"):
-                key = None if key_bytes is None else self._key.deserialize(key_bytes)
+                key = None if key_bytes is None else self.key_serde.deserialize(key_bytes)
             with about("value"):
                 if value_bytes is not None:
-                    value = self._value.deserialize(value_bytes) if result is None else result
+                    value = self.value_serde.deserialize(value_bytes) if result is None else result
         except SerdeError as error:
-            raise SerdeError(f"{error} ({_read_at(message)}){_of_letter(headers)}") from error
+            raise SerdeError(
+                f"{error} ({_read_at(message)}){_dead_letter_hint(headers)}"
+            ) from error
         return OutputRecord(
             key,
             value,
@@ -311,16 +304,16 @@ def _read_at(message: MemoryMessage) -> str:
     return f"topic {message.topic()}, partition {message.partition()}, offset {message.offset()}"
 
 
-def _of_letter(headers: Headers) -> str:
+def _dead_letter_hint(headers: Headers) -> str:
     if not any(name.startswith(HEADER) for name, _ in headers):
         return ""
     return (
-        ". It is a dead letter with the bytes of the record that failed: read it with "
-        "key=serdes.bytes, value=serdes.bytes"
+        ". It is a dead letter with the bytes of the failed record. Read it with key=serdes.bytes, "
+        "value=serdes.bytes."
     )
 
 
 def step_to_ms(step: timedelta) -> int:
     if step < timedelta(0):
-        raise ValueError(f"step {step} is negative; time goes on only")
+        raise ValueError(f"step {step} is negative. Use a duration of 0 or more")
     return step // timedelta(milliseconds=1)

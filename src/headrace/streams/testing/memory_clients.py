@@ -50,9 +50,9 @@ class MemoryConsumer:
         self._group = group
         self._committed = committed
         self._next: dict[TopicPartition, int] = {}
-        self._heard: set[TopicPartition] = set()
+        self._read_from: set[TopicPartition] = set()
         self._paused: set[TopicPartition] = set()
-        self._joining: tuple[Sequence[str], RebalanceListener] | None = None
+        self._subscription: tuple[Sequence[str], RebalanceListener] | None = None
         self._assigned: tuple[Sequence[TopicPartition], RebalanceListener] | None = None
         self._failure: Exception | None = None
         self._topics: Sequence[str] = ()
@@ -63,7 +63,7 @@ class MemoryConsumer:
 
     def subscribe(self, topics: Sequence[str], listener: RebalanceListener) -> None:
         self._topics = topics
-        self._joining = topics, listener
+        self._subscription = topics, listener
 
     def ask_for_rebalance(self) -> None: ...
 
@@ -77,9 +77,9 @@ class MemoryConsumer:
     def rejoin(self) -> None:
         assert self._assigned is not None, "rejoin before the first assignment"
         _, listener = self._assigned
-        self._joining, self._assigned = (self._topics, listener), None
+        self._subscription, self._assigned = (self._topics, listener), None
         self._next.clear()
-        self._heard.clear()
+        self._read_from.clear()
         self._paused.clear()
 
     def poll(
@@ -90,8 +90,8 @@ class MemoryConsumer:
         if self._failure is not None:
             failure, self._failure = self._failure, None
             raise failure
-        if self._joining is not None:
-            (topics, listener), self._joining = self._joining, None
+        if self._subscription is not None:
+            (topics, listener), self._subscription = self._subscription, None
             self._cluster.changes += 1
             assigned = [p for topic in topics for p in self._cluster.places(topic)]
             self._assigned = assigned, listener
@@ -115,7 +115,7 @@ class MemoryConsumer:
         found, after = log.read(before, limit, committed=self._committed)
         if after > before:
             self._next[tp] = after
-            self._heard.add(tp)
+            self._read_from.add(tp)
             self._cluster.changes += 1
         return found
 
@@ -123,14 +123,14 @@ class MemoryConsumer:
         if read := self._next.keys() & offsets.keys():
             raise RuntimeError(f"{min(read)} is already part of the current assignment")
         self._next.update(offsets)
-        self._heard -= offsets.keys()
+        self._read_from -= offsets.keys()
         self._cluster.changes += 1
 
     def remove(self, partitions: Iterable[TopicPartition]) -> None:
         for tp in list(partitions):
             del self._next[tp]
             self._paused.discard(tp)
-            self._heard.discard(tp)
+            self._read_from.discard(tp)
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
         self._paused.update(partitions)
@@ -150,7 +150,7 @@ class MemoryConsumer:
         return {tp: known.get(tp) for tp in partitions}
 
     def positions(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
-        return {tp: self._next[tp] for tp in partitions if tp in self._heard}
+        return {tp: self._next[tp] for tp in partitions if tp in self._read_from}
 
     def lag(self, tp: TopicPartition, next_offset: int) -> int | None:
         return max(0, self._cluster.log(tp).end - next_offset)
@@ -170,7 +170,7 @@ class MemoryConsumer:
             (assigned, listener), self._assigned = self._assigned, None
             listener.on_revoked(assigned)
         self._next.clear()
-        self._joining = None
+        self._subscription = None
 
 
 class _GroupMetadata:
@@ -205,7 +205,7 @@ class _MemoryProducer:
         headers: Headers | None,
     ) -> None:
         if not isinstance(topic, str):
-            raise TypeError(f"a topic's name must be a string, not {type(topic).__name__}")
+            raise TypeError(f"a topic's name must be a str, not {type(topic).__name__}")
         if headers is not None and not isinstance(headers, list):
             raise TypeError(f"headers must be a list, not {type(headers).__name__}")
         for part in (key, value):

@@ -38,7 +38,7 @@ class MemoryMessage:
     `number` orders the records of all partitions by the time of writing.
     """
 
-    place: TopicPartition
+    tp: TopicPartition
     _offset: int
     _key: bytes | None
     _value: bytes | None
@@ -48,11 +48,11 @@ class MemoryMessage:
 
     def topic(self) -> str:
         """Return the topic."""
-        return self.place.topic
+        return self.tp.topic
 
     def partition(self) -> int:
         """Return the partition."""
-        return self.place.partition
+        return self.tp.partition
 
     def offset(self) -> int:
         """Return the offset in the partition."""
@@ -136,18 +136,18 @@ class MemoryCluster(LocalCluster[MemoryMessage]):
             TopologyError: brokers would refuse the name.
         """
         if name not in self.topics:
-            self._refuse_as_brokers_do(legal(name, "topic"))
+            self._require_no_collision(legal(name, "topic"))
             self.changes += 1
         count = self.default_partitions(name) if partitions is None else partitions
         return super().create(name, count, config or {})
 
-    def _refuse_as_brokers_do(self, name: str) -> None:
+    def _require_no_collision(self, name: str) -> None:
         unified = name.replace(".", "_")
         other = next((topic for topic in self.topics if topic.replace(".", "_") == unified), None)
         if other is not None:
             raise TopologyError(
                 f"topic {name!r} collides with topic {other!r}, because brokers do not distinguish "
-                "'.' and '_'. Rename either topic"
+                "'.' and '_'. Rename either topic."
             )
 
     def delete(self, name: str) -> None:
@@ -184,7 +184,7 @@ class MemoryCluster(LocalCluster[MemoryMessage]):
         Raises:
             TypeError: Kafka's own producer refuses the timestamp or the headers.
         """
-        _refuse_as_clients_do(timestamp_ms, headers)
+        _require_valid(timestamp_ms, headers)
         logs = self.create(topic).logs
         if partition < 0:
             partition = self._partition_of(topic, key, len(logs))
@@ -249,17 +249,15 @@ class MemoryCluster(LocalCluster[MemoryMessage]):
         )
 
 
-def _refuse_as_clients_do(timestamp_ms: object, headers: Sequence[object] | None) -> None:
+def _require_valid(timestamp_ms: object, headers: Sequence[object] | None) -> None:
     """Raise the errors of confluent-kafka, so that a test does not pass with invalid arguments."""
     operator.index(timestamp_ms)  # type: ignore[arg-type]
     for header in headers or ():
         if not isinstance(header, tuple) or len(header) != 2:
             raise TypeError(
-                f"Headers are expected to be a list of (key, value) tuples, and one is a "
-                f"{type(header).__name__}"
+                f"headers must be a list of (key, value) tuples, not of {type(header).__name__}"
             )
         if not isinstance(header[1], bytes | str | None):
             raise TypeError(
-                "expected header value to be None, binary, or unicode string, not "
-                f"{type(header[1]).__name__}"
+                f"a header's value must be bytes, str or None, not {type(header[1]).__name__}"
             )
