@@ -17,7 +17,6 @@ is written again in full, which produces the same rows.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -35,7 +34,7 @@ from headrace.streams.admin.reset import (
     set_offsets,
 )
 from headrace.streams.config.config import StreamsConfig
-from headrace.streams.errors import FatalClientError, ResetRefusedError
+from headrace.streams.errors import ResetRefusedError
 from headrace.streams.kafka.protocols import (
     CommittedOffset,
     GroupAdminClient,
@@ -63,6 +62,7 @@ from headrace.streams.plan.progress import (
     committed_commit_id,
 )
 from headrace.streams.plan.topic_plan import plan_internal_topics, topic_names
+from headrace.streams.plan.topics import await_topics
 
 # The plan of writing lost changelogs, as plain data.
 
@@ -190,7 +190,6 @@ def lines(plan: ChangelogPlan) -> Iterator[str]:
         )
 
 
-_LOOK_AGAIN_S = 0.1
 _BATCH_ROWS = 10_000
 
 
@@ -337,11 +336,8 @@ class LocalChangelogs:
     def _create(self, plan: ChangelogPlan) -> Mapping[str, TopicFacts]:
         names = [topic for sub in self._plans for topic in sub.changelogs.values()]
         self._cluster.create(plan.create)
-        give_up_at = time.monotonic() + self._config.task_timeout_ms / 1000
-        while len(facts := self._cluster.describe(names)) < len(set(names)):
-            if time.monotonic() > give_up_at:
-                raise FatalClientError("the changelogs were created but did not appear in time")
-            time.sleep(_LOOK_AGAIN_S)
+        timeout_s = self._config.task_timeout_ms / 1000
+        facts = await_topics(self._cluster, names, timeout_s=timeout_s)
         for topic in plan.create:
             if "delete" in topic.config["cleanup.policy"]:
                 # Rows of old windows have old timestamps; a running worker restores the retention.

@@ -6,7 +6,6 @@ were copied from: the tables of mirrors at the source contain the origin cluster
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +13,6 @@ from typing import Any
 from headrace.state.log import get_logger
 from headrace.streams.errors import (
     ConfigError,
-    FatalClientError,
     MisconfiguredTopicError,
     MissingTopicError,
 )
@@ -30,12 +28,12 @@ from headrace.streams.mirror.names import (
 from headrace.streams.mirror.table import Mirrored, Row, Table, coming_row, rows_of
 from headrace.streams.plan.identity import same_topic
 from headrace.streams.plan.topic_plan import did_you_mean
+from headrace.streams.plan.topics import await_topics
 
 MESSAGE_MAX = 1_048_588
 """Kafka's default of max.message.bytes."""
 _KEEPS_TIMES = {"message.timestamp.type": "CreateTime"}
 _APPEAR_S = 10.0
-_POLL_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +122,7 @@ class MirrorTopics:
                 self._create(fact, targets[name])
             else:
                 self._check_target(table.topics.get(name), fact, at_target)
-        there = self._made(targets.values())
+        there = await_topics(self._target.cluster, targets.values(), timeout_s=_APPEAR_S)
         return [self._pair(facts[name], there[targets[name]]) for name in sorted(facts)]
 
     def _found(
@@ -315,17 +313,6 @@ class MirrorTopics:
         self._log.info("topic_created", topic=target, partitions=fact.partitions, configs=config)
         if refused:
             self._log.warning("topic_configs_left_out", topic=target, reasons=refused)
-
-    def _made(self, names: Iterable[str]) -> dict[str, TopicFacts]:
-        """Wait until created topics are visible; brokers learn of them after a short delay."""
-        wanted = set(names)
-        give_up_at = time.monotonic() + _APPEAR_S
-        while wanted - (found := self._target.cluster.describe(wanted)).keys():
-            if time.monotonic() > give_up_at:
-                missing = ", ".join(sorted(wanted - found.keys()))
-                raise FatalClientError(f"{self._target.name} does not list new topics: {missing}")
-            time.sleep(_POLL_S)
-        return found
 
     def _pair(self, fact: TopicFacts, there: TopicFacts) -> Pair:
         via = tuple(sorted(self._via.get(fact.name, ())))

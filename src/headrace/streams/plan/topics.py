@@ -8,7 +8,7 @@ finds a topic already created checks it like any existing topic.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any
 
@@ -115,20 +115,23 @@ def ensure_topics(
         admin.create(plan.create)
         for topic in plan.create:
             _log.info("topic_created", topic=topic.name, partitions=topic.partitions)
+    facts = await_topics(admin, plan.names, timeout_s=timeout_s)
+    check_internal_topics(plan, facts)
+    return facts
+
+
+def await_topics(
+    admin: AdminClient, names: Collection[str], *, timeout_s: float
+) -> dict[str, TopicFacts]:
+    """Describe topics, waiting for created topics: a broker learns of them a short time later."""
     give_up_at = time.monotonic() + timeout_s
-    while True:
-        facts = admin.describe(plan.names)
-        absent = [name for name in plan.names if name not in facts]
-        if not absent:
-            break
+    while absent := sorted({*names} - (facts := admin.describe(names)).keys()):
         if time.monotonic() >= give_up_at:
             raise FatalClientError(
                 f"topics {', '.join(absent)} were created but did not appear within {timeout_s:g} "
-                "s; look into the brokers' logs, or raise task.timeout.ms"
+                "s. Check the brokers' logs, or raise task.timeout.ms."
             )
-        # A broker learns of a new topic shortly after the controller has created it.
         time.sleep(_LOOK_AGAIN_S)
-    check_internal_topics(plan, facts)
     return facts
 
 
