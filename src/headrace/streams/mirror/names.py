@@ -21,13 +21,6 @@ class MirroredTopicReplacedError(TopicReplacedError):
 
     Args:
         where: the name of the cluster.
-
-    Example:
-        >>> print(MirroredTopicReplacedError("orders", "west", mirror="m",
-        ...     before="mIZ3c7IdTReMqgcwdmKasA", now="TaV9E4cwSRaMmdzz6DDvkg"))
-        topic orders of west was deleted and re-created (id mIZ3c7IdTReMqgcwdmKasA before, \
-TaV9E4cwSRaMmdzz6DDvkg now), and mirror m has copied nothing since. Give the mirror another \
---name, and a --rename or an empty target topic, to copy the new topic from its beginning.
     """
 
     def __init__(self, topic: str, where: str, *, before: str, now: str, mirror: str) -> None:
@@ -53,11 +46,6 @@ class RecordsLostError(OffsetLostError):
         position: the next offset to copy.
         begin: the offset of the first existing record.
         end: the offset after the last record.
-
-    Example:
-        >>> print(RecordsLostError(TopicPartition("orders", 0), "west", 10, begin=25, end=90))
-        orders-0 of west begins at offset 25, and the next offset to copy is 10: 15 offsets were \
-deleted before they were copied. Raise retention.ms at west, and use --skip-lost to skip them.
     """
 
     def __init__(
@@ -89,17 +77,6 @@ class NameClaim:
 
     Args:
         mirror: the name of the mirror.
-
-    Example:
-        >>> mine = NameClaim("m")
-        >>> mine.require("another")  # as it begins
-        >>> mine.has_begun = True
-        >>> mine.require(mine.id)
-        >>> mine.require("another")
-        Traceback (most recent call last):
-            ...
-        headrace.streams.errors.IdentityError: another mirror with the name m has started, so \
-this mirror stops. Give each mirror its own --name.
     """
 
     def __init__(self, mirror: str) -> None:

@@ -167,23 +167,17 @@ class SimulationResult:
         ][:5]
 
     def _compare(self, expected: SimulationResult) -> list[str]:
-        found = []
+        differences, found = self._simulation.differences, list[str]()
         for topic in self._simulation.output_topics():
-            mine, theirs = _by_key(self.outputs(topic)), _by_key(expected.outputs(topic))
-            found += self._simulation.differences(topic, mine, theirs)
+            found += differences(topic, self.outputs(topic), expected.outputs(topic))
         for plan in self._simulation.plans:
             if plan.outside is not None:
                 name = plan.outside.name
-                mine, theirs = (
-                    _by_key(_pairs(self.sink(name))),
-                    _by_key(_pairs(expected.sink(name))),
-                )
-                found += self._simulation.differences(f"table {name}", mine, theirs)
-        for plan in self._simulation.plans:
+                rows = _pairs(self.sink(name)), _pairs(expected.sink(name))
+                found += differences(f"table {name}", *rows)
             for store in plan.changelogs:
-                mine = {repr(k): [v] for k, v in self.store(store).items()}
-                theirs = {repr(k): [v] for k, v in expected.store(store).items()}
-                found += self._simulation.differences(f"store {store}", mine, theirs)
+                items = self.store(store).items(), expected.store(store).items()
+                found += differences(f"store {store}", *items)
         return found[:10]
 
 
@@ -272,9 +266,10 @@ class Simulation:
         return sorted({topic for plan in self.plans for topic in plan.sinks})
 
     def differences(
-        self, where: str, mine: Mapping[str, list[Any]], theirs: Mapping[str, list[Any]]
+        self, where: str, own: Iterable[tuple[Any, Any]], expected: Iterable[tuple[Any, Any]]
     ) -> list[str]:
         """Return the differences between a run and the run without faults, in the values by key."""
+        mine, theirs = _by_key(own), _by_key(expected)
         if not self._config.exactly_once:
             missing = [key for key in theirs if key not in mine]
             return [f"{where}: {key} is missing" for key in missing]
@@ -390,7 +385,7 @@ def _unexpired(
     return {key: row for key, row in rows.items() if time_of(key) > horizon}
 
 
-def _by_key(rows: Sequence[tuple[Any, Any]]) -> dict[str, list[Any]]:
+def _by_key(rows: Iterable[tuple[Any, Any]]) -> dict[str, list[Any]]:
     found: dict[str, list[Any]] = {}
     for key, value in rows:
         found.setdefault(repr(key), []).append(value)

@@ -20,7 +20,7 @@ from headrace.streams.plan.plan import SubPlan, TaskId
 from headrace.streams.plan.progress import COMMIT_COUNT_BITS
 from headrace.streams.tasks.async_io import OneByOne
 from headrace.streams.tasks.driver_disk import Disk
-from headrace.streams.tasks.restore import RestoreListeners
+from headrace.streams.tasks.restore import RestoreListener, RestoreListeners
 from headrace.streams.tasks.sink_connections import OpenSink, open_sink
 from headrace.streams.tasks.tasks import ClusterFacts
 from headrace.streams.testing.memory_clients import (
@@ -30,7 +30,7 @@ from headrace.streams.testing.memory_clients import (
     MemoryTransactionalProducer,
 )
 from headrace.streams.testing.memory_cluster import MemoryCluster
-from headrace.streams.worker.protocols import Application, Seams
+from headrace.streams.worker.protocols import Application, Seams, WorkerListener
 from headrace.streams.worker.retention import keep_offsets_every_s
 from headrace.streams.worker.wiring import wire
 from headrace.streams.worker.worker import Worker
@@ -79,16 +79,12 @@ class EventLog:
 
 
 @dataclass(slots=True)
-class WorkerCounts:
+class WorkerCounts(WorkerListener, RestoreListener):
     """Counters of a worker, across restarts."""
 
     processed: int = 0
     commits: int = 0
     restored: int = 0
-
-    def on_assignment(self, tasks: Sequence[TaskId]) -> None: ...
-
-    def on_running(self) -> None: ...
 
     def on_commit(self, tasks: Sequence[TaskId], records: int) -> None:
         del tasks
@@ -98,10 +94,6 @@ class WorkerCounts:
     def on_batch_restored(self, tp: TopicPartition, store: str, offset: int, count: int) -> None:
         del tp, store, offset
         self.restored += count
-
-    def on_restore_start(self, tp: TopicPartition, store: str, begin: int, end: int) -> None: ...
-
-    def on_restore_end(self, tp: TopicPartition, store: str, total: int) -> None: ...
 
 
 REPARTITIONED = 4

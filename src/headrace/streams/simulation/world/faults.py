@@ -153,10 +153,6 @@ class FaultPlan:
         focus: a call, and a phase of `headrace.streams.simulation.world.coverage.PHASES`, in which
             faults are frequent, in addition to all other faults; for `closing`, workers are stopped
             during a transaction.
-
-    Example:
-        >>> FaultPlan(rate=0.0, crashes=3).crashes
-        3
     """
 
     rate: float = 0.02
