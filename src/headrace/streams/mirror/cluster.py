@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import Any
 
 import confluent_kafka.admin
@@ -86,15 +87,7 @@ class MirrorCluster(GroupAdmin):
         else:
             return {}
         config = {name: value for name, value in topic.config.items() if name not in refused}
-        new = NewTopic(
-            topic.name,
-            topic.partitions,
-            topic.replication_factor,
-            config,
-            topic.because,
-            changelog=False,
-        )
-        self.create([new])
+        self.create([replace(topic, config=config)])
         return refused
 
     def grow(self, topic: str, partitions: int) -> None:

@@ -240,31 +240,24 @@ class MirrorTopics:
                 f"mirror {self._name} has copied {fact.name} as {known.target}, and --rename makes "
                 f"it {target}. Use the previous --rename, or another --name."
             )
-        if not same_topic(known.source_id, fact.topic_id):
-            raise MirroredTopicReplacedError(
-                fact.name,
-                self._source.name,
-                before=known.source_id,
-                now=fact.topic_id,
-                mirror=self._name,
-            )
+        self._require_same(known.source_id, fact, self._source)
 
     def _check_target(self, known: Mirrored | None, fact: TopicFacts, there: TopicFacts) -> None:
-        if known is not None and not same_topic(known.target_id, there.topic_id):
-            raise MirroredTopicReplacedError(
-                there.name,
-                self._target.name,
-                before=known.target_id,
-                now=there.topic_id,
-                mirror=self._name,
-            )
+        if known is not None:
+            self._require_same(known.target_id, there, self._target)
         if known is None and there.name not in self._created:
-            self._refuse_strange(fact, there)
+            self._require_compatible(fact, there)
         elif there.partitions < fact.partitions:
             self._target.cluster.grow(there.name, fact.partitions)
             self._log.info("partitions_added", topic=there.name, partitions=fact.partitions)
 
-    def _refuse_strange(self, fact: TopicFacts, there: TopicFacts) -> None:
+    def _require_same(self, before: str, topic: TopicFacts, side: Side) -> None:
+        if not same_topic(before, topic.topic_id):
+            raise MirroredTopicReplacedError(
+                topic.name, side.name, before=before, now=topic.topic_id, mirror=self._name
+            )
+
+    def _require_compatible(self, fact: TopicFacts, there: TopicFacts) -> None:
         """Raise unless an existing target topic is compatible and has no records."""
         where = f"topic {there.name} of {self._target.name}"
         if there.partitions < fact.partitions:

@@ -293,7 +293,7 @@ class SimulatedWorker:
             self._run.outcome.problems.append(f"{self.name} fails: {error!r}\n{words}")
         finally:
             del self._workers[process]
-            process.die_quietly()
+            process.end()
             host.process_ended(process)
 
     def _make(self, process: SimulatedProcess, host: Host, life: Incarnation) -> Any:

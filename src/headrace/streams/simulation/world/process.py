@@ -63,32 +63,30 @@ class SimulatedProcess:
         self._fall_silent()
         self.suspended_until_us = max(self.suspended_until_us, self.kernel.now_us + duration_us)
         self.note(f"! is suspended for {duration_us / 1e6:.3f} s")
-        self._tell()
+        self._report_silence()
 
     def die(self) -> None:
         """Kill the process (SIGKILL): everything not passed to the operating system is lost."""
-        if not self.alive:
-            return
-        self._fall_silent()
-        self.alive = False
-        self.note("! dies")
-        self._tell()
-        self.wake()
+        if self.alive:
+            self.note("! dies")
+            self.end()
+            self.wake()
 
-    def die_quietly(self) -> None:
+    def end(self) -> None:
+        """End the process, which sends nothing from now on."""
         if self.alive:
             self._fall_silent()
             self.alive = False
-            self._tell()
+            self._report_silence()
 
     def _fall_silent(self) -> None:
         # A resumed process sends a heartbeat immediately, unless it is suspended again right then.
         if self.suspended_until_us < self.kernel.now_us:
             self.silent_since_us = self.kernel.now_us
 
-    def _tell(self) -> None:
-        for hear in list(self.on_silence):
-            hear()
+    def _report_silence(self) -> None:
+        for handle in list(self.on_silence):
+            handle()
 
     def when_up(self, delay_us: int, event: Callable[[], None]) -> None:
         """Schedule an event in the background of this process, unless it is dead by then."""
