@@ -55,12 +55,14 @@ class PartitionLog(Generic[MessageT]):
         return next(iter(self.open.values()), self.end)
 
     def append(self, message: MessageT, transaction: Transaction | None) -> None:
+        """Append a record, which is open until its transaction has a marker here."""
         if transaction is not None and transaction not in self.open:
             self.open[transaction] = self.end
         self.entries.append(message)
         self._writers.append(transaction)
 
     def mark(self, transaction: Transaction) -> None:
+        """Append the marker of a transaction that has records here."""
         if self.open.pop(transaction, None) is not None:
             self.entries.append(None)
             self._writers.append(transaction)
@@ -73,6 +75,7 @@ class PartitionLog(Generic[MessageT]):
         self.open.clear()
 
     def writer(self, offset: int) -> Transaction | None:
+        """Return the transaction of the record or marker at an offset, if any."""
         return self._writers[offset]
 
     def is_final(self, offset: int) -> bool:
@@ -149,9 +152,11 @@ class LocalCluster(Generic[MessageT]):
         return self.topics[name]
 
     def committed(self, group: str) -> Mapping[TopicPartition, CommittedOffset]:
+        """Return the committed offsets of a group."""
         return self.offsets.get(group, {})
 
     def log(self, tp: TopicPartition) -> PartitionLog[MessageT]:
+        """Return the log of a partition."""
         return self.topics[tp.topic].logs[tp.partition]
 
     def places(self, topic: str) -> list[TopicPartition]:
