@@ -243,7 +243,7 @@ def _compare_outputs(
                 message.timestamp()[1],
                 tuple(message.headers() or ()),
             )
-            for place in driver.cluster.places(topic)
+            for place in driver.cluster.partitions(topic)
             for message in committed(driver.cluster, place)
         ]
         if topic in engine.finals:
@@ -280,12 +280,12 @@ def _compare_combined(
 
     found = [
         of(message)
-        for place in driver.cluster.places(topic)
+        for place in driver.cluster.partitions(topic)
         for message in committed(driver.cluster, place)
     ]
     summed = [_sums(fold.word, side) for side in (found, expected)]
     assert summed[0] == summed[1], f"{topic}: {summed[0]} instead of {summed[1]}"
-    if len(driver.cluster.places(topic)) == 1 and fold.word != "count":
+    if len(driver.cluster.partitions(topic)) == 1 and fold.word != "count":
         made = [_folded(fold, side) for side in (found, expected)]
         assert made[0] == made[1], f"{topic}: {made[0]} instead of {made[1]}"
 

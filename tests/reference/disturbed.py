@@ -326,7 +326,7 @@ def _lead_places(driver: TopologyTestDriver, step: int = 1) -> list[TopicPartiti
     """Those that the group shares out, as far as tasks have them."""
     leads = driver._worker.present().tasks.lead_topics[::step]
     owned = {place for task in driver._worker.present().tasks.running for place in task.inputs}
-    return [p for t in leads for p in driver.cluster.places(t) if p in owned]
+    return [p for t in leads for p in driver.cluster.partitions(t) if p in owned]
 
 
 BETWEEN: Mapping[str, Callable[[TopologyTestDriver], None]] = {
@@ -353,7 +353,7 @@ def _records(cluster: MemoryCluster) -> dict[TopicPartition, list[tuple[Any, ...
             (m.key(), m.value(), m.timestamp()[1], _headers(m)) for m in committed(cluster, place)
         ]
         for topic in cluster.topics
-        for place in cluster.places(topic)
+        for place in cluster.partitions(topic)
     }
     for place, records in found.items():
         if place.topic == DEAD:

@@ -161,7 +161,7 @@ def _ran(program: Program, kind: type[Mapped], seed: int) -> Run | None:
             at = (message.topic(), message.partition(), message.offset())
             run.read.setdefault(task, []).append(at)
         for topic in driver.cluster.topics:
-            (place,) = driver.cluster.places(topic)
+            (place,) = driver.cluster.partitions(topic)
             run.written[topic] = [
                 (m.key(), m.value(), m.timestamp(), m.headers())
                 for m in committed(driver.cluster, place)

@@ -110,7 +110,7 @@ def test_offsets_say_what_tasks_know_and_of_which_topics(
 ) -> None:
     plan = handover.plan()
     run(handover, how, plan)
-    for place in handover.cluster.places("words"):
+    for place in handover.cluster.partitions("words"):
         committed = handover.cluster.offsets["app"][place]
         text = committed.metadata
         assert OffsetMetadata.decode(text).partition_time == NOW_MS + 38 + place.partition

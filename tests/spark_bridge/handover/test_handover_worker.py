@@ -285,7 +285,7 @@ def place_of(opened: Opened, key: bytes) -> int:
     """Where a word's count goes."""
     (found,) = [
         place.partition
-        for place in opened.cluster.places(CHANGELOG)
+        for place in opened.cluster.partitions(CHANGELOG)
         if any(row["key"] == key for row in rows_of_changelog(opened, place.partition))
     ]
     return found

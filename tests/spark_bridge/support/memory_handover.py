@@ -204,7 +204,7 @@ class MemoryHandover:
         assert self.state() == expected
         assert self.counted() == {word: list(range(1, n + 1)) for word, n in expected.items()}
         offsets = self.cluster.offsets["app"]
-        for place in self.cluster.places("words"):
+        for place in self.cluster.partitions("words"):
             assert offsets[place].offset == self.cluster.log(place).end
         assert {place.topic for place in offsets} == {"words", "app-by-word-repartition"}
 

@@ -118,7 +118,7 @@ def set_by_hand(driver: TopologyTestDriver, offsets: dict[TopicPartition, int]) 
 
 
 def purge(driver: TopologyTestDriver, topic: str) -> None:
-    for place in driver.cluster.places(topic):
+    for place in driver.cluster.partitions(topic):
         driver.cluster.delete_before(place, driver.cluster.log(place).end)
 
 

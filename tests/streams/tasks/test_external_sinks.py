@@ -214,7 +214,7 @@ def test_a_writer_that_is_overtaken_goes_on_behind_the_other_one() -> None:
 
 
 def _places(driver: Any) -> Any:
-    return driver.cluster.places("test-keep-repartition")
+    return driver.cluster.partitions("test-keep-repartition")
 
 
 def test_a_refused_row_stops_the_application_with_its_place() -> None:

@@ -39,7 +39,7 @@ def driver_of(optimization: str = ON, **settings: Any) -> TopologyTestDriver:
 def moved(driver: TopologyTestDriver) -> list[Any]:
     """What the repartition topic has."""
     log = driver.cluster
-    return [m for place in log.places(MOVED) for m in log.log(place).entries if m is not None]
+    return [m for place in log.partitions(MOVED) for m in log.log(place).entries if m is not None]
 
 
 def append(driver: TopologyTestDriver, key: Any, value: Any, headers: Any, time: int = 0) -> None:

@@ -58,7 +58,7 @@ def driver_of(
 def moved(driver: TopologyTestDriver) -> list[Any]:
     """What the repartition topic has."""
     log = driver.cluster
-    return [m for place in log.places(MOVED) for m in log.log(place).entries if m is not None]
+    return [m for place in log.partitions(MOVED) for m in log.log(place).entries if m is not None]
 
 
 def rows(driver: TopologyTestDriver) -> Rows:

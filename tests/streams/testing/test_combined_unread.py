@@ -76,7 +76,7 @@ def test_a_value_that_is_not_read_back_is_let_go_by_itself(call: str) -> None:
             driver.commit()
             found.append(outcome(driver))
             log = driver.cluster
-            places = log.places(MOVED)
+            places = log.partitions(MOVED)
             moved.append(sum(len(log.log(place).entries) for place in places))
     assert found[0] == found[1]
     rows, last, dead = found[1]

@@ -116,7 +116,7 @@ def test_counts_are_those_of_a_recount(
         assert driver.output(f"test-{name}-changelog").as_dict() == expected
         check_rising(values_by_key(driver, name), expected, cached=chosen is EXACTLY_ONCE)
     for side in SIDES:
-        ends = {p.partition: driver.cluster.log(p).end for p in driver.cluster.places(side)}
+        ends = {p.partition: driver.cluster.log(p).end for p in driver.cluster.partitions(side)}
         committed = driver.committed_offsets(side)
         assert {p: end for p, end in ends.items() if end} == {
             p: offset for p, offset in committed.items() if offset

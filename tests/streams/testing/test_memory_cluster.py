@@ -167,10 +167,10 @@ def test_the_same_seed_gives_the_same_order_and_another_seed_another_one() -> No
     def order(seed: int) -> list[int]:
         cluster = MemoryCluster(partitions=8, seed=seed)
         cluster.create("t")
-        for place in cluster.places("t"):
+        for place in cluster.partitions("t"):
             cluster.append("t", b"", None, place.partition, 0, None)
         consumer = MemoryConsumer(cluster, group=None, committed=True)
-        consumer.add(dict.fromkeys(cluster.places("t"), 0))
+        consumer.add(dict.fromkeys(cluster.partitions("t"), 0))
         return [place.partition for _ in range(8) for place in consumer.poll(1, 0)]
 
     assert order(1) == order(1)

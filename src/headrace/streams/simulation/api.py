@@ -103,7 +103,7 @@ class SimulationResult:
     def _read(self, topic: str, key: AnySerde, value: AnySerde) -> list[tuple[Any, Any]]:
         return [
             (_decoded(key, m.key()), _decoded(value, m.value()))
-            for tp in self._cluster.places(topic)
+            for tp in self._cluster.partitions(topic)
             for m in self._cluster.log(tp).records()
         ]
 
@@ -113,7 +113,7 @@ class SimulationResult:
         key, value = self._simulation.names.serdes_of(store)
         topic = plan.changelogs[name]
         rows: dict[Any, Any] = {}
-        for tp in self._cluster.places(topic):
+        for tp in self._cluster.partitions(topic):
             for k, data in _unexpired(store.spec, _folded(self._cluster, tp)).items():
                 rows[key.deserialize(k)] = value.deserialize(data[1])
         return rows
@@ -144,7 +144,7 @@ class SimulationResult:
         for plan in self._simulation.plans:
             for store in plan.program.sub_topology.stores:
                 topic = plan.changelogs.get(store.spec.name)
-                for tp in self._cluster.places(topic) if topic is not None else ():
+                for tp in self._cluster.partitions(topic) if topic is not None else ():
                     found += self._check_state(plan, store.spec, tp)
         return found
 

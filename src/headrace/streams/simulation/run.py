@@ -89,7 +89,7 @@ class Snapshot:
 
     @classmethod
     def of(cls, cluster: SimulatedCluster) -> Snapshot:
-        logs = {tp: cluster.log(tp) for tp in cluster.all_places()}
+        logs = {tp: cluster.log(tp) for tp in cluster.all_partitions()}
         return cls(
             # A copy, because compaction may remove entries before the restore.
             {tp: list(log.entries) for tp, log in logs.items()},
@@ -100,7 +100,7 @@ class Snapshot:
     def restore(self, cluster: SimulatedCluster) -> str:
         """Return a description of the lost records."""
         lost = []
-        for tp in cluster.all_places():
+        for tp in cluster.all_partitions():
             log, entries = cluster.log(tp), self.entries.get(tp, ())
             if log.end > len(entries):
                 lost.append(f"{tp} from {len(entries)} to {log.end}")
@@ -162,7 +162,9 @@ class Disasters:
             between = int(self.dice.uniform(0.2, 0.8) * SECOND)
             self.cluster.kernel.after(between, lambda: self._begin(name))
             return
-        ends = {p: self.cluster.log(p).end for t in self.changelogs for p in self.cluster.places(t)}
+        ends = {
+            p: self.cluster.log(p).end for t in self.changelogs for p in self.cluster.partitions(t)
+        }
         self._happen(name)
         self._resume(self.workers[:1] if name == "restored snapshot" else self.workers)
         if name == "restored snapshot":
@@ -350,7 +352,7 @@ class _Nemesis:
 
     def compact(self) -> None:
         topic = self.faults.random.choice(self.changelogs)
-        tps = self.cluster.places(topic)
+        tps = self.cluster.partitions(topic)
         gone = sum(self.cluster.log(tp).compact() for tp in tps)
         self.faults.counts["cluster", "compacted"] += 1
         self.cluster.kernel.note("cluster", f"compacts {topic}: {gone} records")
@@ -484,7 +486,7 @@ class SimulatedRun:
                 self._drain(feed)
             if plan.backlog:
                 kernel.sleep(SETTLE_S * SECOND)
-            self._look_at_states()
+            self._read_states()
             self._stop()
         except StuckError as error:
             self.outcome.problems.append(f"stuck: {error}")
@@ -564,7 +566,7 @@ class SimulatedRun:
         held = {t: s for host in self._hosts for t, s in host.held().items()}
         for plan in self.setup.last_plans:
             for store, topic in plan.changelogs.items():
-                for tp in self.cluster.places(topic):
+                for tp in self.cluster.partitions(topic):
                     records = self.cluster.log(tp).records()
                     if not records:
                         continue
@@ -580,7 +582,7 @@ class SimulatedRun:
         group = self.cluster.group
         if group.pending:
             return "offsets are undecided"
-        for tp in self.input_places():
+        for tp in self._input_partitions():
             log = self.cluster.log(tp)
             committed = group.offsets.get(tp)
             if committed is None and self.disasters is not None and self.disasters.happened:
@@ -590,11 +592,11 @@ class SimulatedRun:
                 return f"{tp} from {begin}"
         return ""
 
-    def input_places(self) -> list[TopicPartition]:
+    def _input_partitions(self) -> list[TopicPartition]:
         topics = dict.fromkeys(t for plan in self.setup.last_plans for t in plan.topics.all_sources)
-        return [tp for topic in topics for tp in self.cluster.places(topic)]
+        return [tp for topic in topics for tp in self.cluster.partitions(topic)]
 
-    def _look_at_states(self) -> None:
+    def _read_states(self) -> None:
         logged = {
             plan.id: [
                 s.spec for s in plan.program.sub_topology.stores if s.spec.name in plan.changelogs

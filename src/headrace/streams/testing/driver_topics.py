@@ -268,7 +268,7 @@ class TestOutput(Generic[K, V]):
     ) -> list[MemoryMessage]:
         """Return the records from these offsets on, up to `limit` per partition, in write order."""
         found: list[MemoryMessage] = []
-        for tp in self._cluster.places(self._topic):
+        for tp in self._cluster.partitions(self._topic):
             log = self._cluster.log(tp)
             begin = max(log.start, offsets.get(tp, 0))
             found += log.read(begin, limit, committed=self._committed)[0]

@@ -159,7 +159,7 @@ class LocalCluster(Generic[MessageT]):
         """Return the log of a partition."""
         return self.topics[tp.topic].logs[tp.partition]
 
-    def places(self, topic: str) -> list[TopicPartition]:
+    def partitions(self, topic: str) -> list[TopicPartition]:
         """Return the partitions of a topic; none if it does not exist."""
         found = self.topics.get(topic)
         return [TopicPartition(topic, p) for p in range(len(found.logs))] if found else []

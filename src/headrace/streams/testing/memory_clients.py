@@ -93,7 +93,7 @@ class MemoryConsumer:
         if self._subscription is not None:
             (topics, listener), self._subscription = self._subscription, None
             self._cluster.changes += 1
-            assigned = [p for topic in topics for p in self._cluster.places(topic)]
+            assigned = [p for topic in topics for p in self._cluster.partitions(topic)]
             self._assigned = assigned, listener
             listener.on_assigned(assigned)
         tps = [tp for tp in self._next if tp not in self._paused]
@@ -347,7 +347,9 @@ class MemoryAdmin(LocalAdmin[MemoryCluster]):
     """Admin client of an in-memory cluster."""
 
     def assigned(self, group: str) -> frozenset[TopicPartition] | None:  # noqa: ARG002
-        return frozenset(p for topic in self._cluster.topics for p in self._cluster.places(topic))
+        return frozenset(
+            p for topic in self._cluster.topics for p in self._cluster.partitions(topic)
+        )
 
     def group_state(self, group: str) -> GroupState:  # noqa: ARG002
         return GroupState("empty", {})

@@ -281,7 +281,7 @@ def test_rows_of_records_that_the_cluster_has_lost_are_dropped(tmp_path: Path, g
     driver = join_driver("left_join", state_dir=tmp_path)
     driver.input("table").send_many([("a", 1), ("b", 2), ("c", 3)])
     driver.crash()
-    log = driver.cluster.log(driver.cluster.places("table")[0])
+    log = driver.cluster.log(driver.cluster.partitions("table")[0])
     del log.entries[1:], log._writers[1:]
     for number in range(grown):
         driver.cluster.append("table", b"4", b"%d" % number, 0, 0, None)
@@ -295,7 +295,7 @@ def test_rows_are_dropped_whose_last_record_is_not_in_the_topic(tmp_path: Path) 
     driver = join_driver("left_join", state_dir=tmp_path)
     driver.input("table").send_many([("a", 1), ("b", 2)])
     driver.crash()
-    driver.cluster.log(driver.cluster.places("table")[0]).entries[1] = None
+    driver.cluster.log(driver.cluster.partitions("table")[0]).entries[1] = None
     driver.input("in").send_many([("k", "a"), ("k", "b")])
     assert [value for _, value in pairs(driver)] == [["a", 1], ["b", None]]
     driver.close()
@@ -307,7 +307,7 @@ def test_rows_are_read_anew_where_records_were_deleted_before_they_were_read() -
     driver.restart()
     for key in (b"b", b"c"):
         driver.cluster.append("table", b"2", key, 0, 0, None)
-    place = driver.cluster.places("table")[0]
+    place = driver.cluster.partitions("table")[0]
     driver.cluster.delete_before(place, 2)
     driver.input("in").send_many([("k", key) for key in "abc"])
     assert [row for _, (_, row) in pairs(driver)] == [None, None, 2]

@@ -41,7 +41,7 @@ class SimulatedCluster(LocalCluster[Message]):
     def __init__(self, kernel: Kernel, group: str) -> None:
         super().__init__(lambda name: f"id-{len(self.topics) + self._deleted}-{name}")
         self.kernel = kernel
-        self.group = Group(kernel, group, self.places)
+        self.group = Group(kernel, group, self.partitions)
         self.offsets[group] = self.group.offsets
         self.transactions = TransactionCoordinator(kernel, write_marker=self._mark, pend=self._pend)
         self.readers: list[tuple[SimulatedProcess, set[TopicPartition]]] = []
@@ -60,8 +60,8 @@ class SimulatedCluster(LocalCluster[Message]):
         self._deleted += 1
         return self.topics.pop(name)
 
-    def all_places(self) -> list[TopicPartition]:
-        return [tp for topic in self.topics for tp in self.places(topic)]
+    def all_partitions(self) -> list[TopicPartition]:
+        return [tp for topic in self.topics for tp in self.partitions(topic)]
 
     def route(self, topic: str, key: bytes | None, partition: int) -> TopicPartition:
         found = self.topics.get(topic)
@@ -161,7 +161,9 @@ class SimulatedCluster(LocalCluster[Message]):
     # -- the end of a run ----------------------------------------------------------------------
 
     def is_settled(self) -> bool:
-        return not self.transactions.busy and all(not self.log(p).open for p in self.all_places())
+        return not self.transactions.busy and all(
+            not self.log(p).open for p in self.all_partitions()
+        )
 
 
 class SimulatedAdmin(LocalAdmin[SimulatedCluster]):

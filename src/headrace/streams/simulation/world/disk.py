@@ -11,6 +11,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Protocol
 
@@ -238,11 +239,10 @@ class Host:
         return SimulatedHome(self, directory, [store.spec for store in stores], process, faults)
 
     def process_ended(self, process: SimulatedProcess) -> None:
-        for found in self._directories.values():
-            for directory in found:
-                if directory.holder is process:
-                    directory.files.crashed()
-                    directory.holder = None
+        for directory in chain.from_iterable(self._directories.values()):
+            if directory.holder is process:
+                directory.files.crashed()
+                directory.holder = None
 
     def held(self) -> dict[TaskId, TaskState]:
         return {
@@ -253,10 +253,9 @@ class Host:
         }
 
     def close(self) -> None:
-        for found in self._directories.values():
-            for directory in found:
-                if isinstance(directory.files, RocksFiles):
-                    directory.files.close()
+        for directory in chain.from_iterable(self._directories.values()):
+            if isinstance(directory.files, RocksFiles):
+                directory.files.close()
 
     def remember(self) -> None:
         """Copy all unlocked directories, for `lose` to restore later."""
@@ -308,12 +307,7 @@ class SimulatedHome:
 
     def _open(self) -> None:
         inner = self.directory.state = self.directory.files.open(self.specs)
-        self.state = _FaultyState(
-            inner, self.process, self.faults, self._mark_broken, lambda: self.host.full_until_us
-        )
-
-    def _mark_broken(self) -> None:
-        self.directory.broken = True
+        self.state = _FaultyState(inner, self.host, self.directory, self.process, self.faults)
 
     def wipe(self) -> None:
         self.process.check()
@@ -334,10 +328,10 @@ class _FaultyState:
     """Local state whose calls fail, are delayed, or kill the process before or after the call."""
 
     inner: TaskState
+    host: Host
+    directory: _Directory
     process: SimulatedProcess
     faults: Faults
-    on_corrupted: Callable[[], None]
-    full_until_us: Callable[[], int]
     is_open: bool = True
 
     def _call(self, name: str, effect: Callable[[], None], words: str = "") -> None:
@@ -345,9 +339,9 @@ class _FaultyState:
         kind = self.faults.draw(self.process, name)
         self.faults.strike(self.process, kind)
         if kind == "corrupted":
-            self.on_corrupted()
+            self.directory.broken = True
             raise StoreCorruptedError("simulated: the files cannot be read")
-        if self.full_until_us() > self.process.kernel.now_us:
+        if self.host.full_until_us > self.process.kernel.now_us:
             self.faults.hit(self.process, name, "full")
             raise StateError("RocksDB failed: IO error: No space left on device")
         effect()

@@ -75,7 +75,7 @@ class Group:
         self, kernel: Kernel, name: str, tps: Callable[[str], Sequence[TopicPartition]]
     ) -> None:
         self._kernel = kernel
-        self._places = tps
+        self._partitions_of = tps
         self.name = name
         self.generation = 0
         self.joining = False
@@ -233,7 +233,7 @@ class Group:
         topics = sorted({topic for m in members for topic in m.topics})
         owner = {tp: m for m in members for tp in m.partitions}
         wanted: dict[str, list[TopicPartition]] = {m.instance_id: [] for m in members}
-        tps = [tp for topic in topics for tp in self._places(topic)]
+        tps = [tp for topic in topics for tp in self._partitions_of(topic)]
         quota, extra = divmod(len(tps), len(members))
         room = {m.instance_id: quota for m in members}
         # Members with the most partitions get the remainder, so that few partitions move.
