@@ -379,9 +379,10 @@ def test_the_steps_of_the_commit_are_those_that_the_driver_knows() -> None:
     original = Commit.run
 
     def run(self: Commit, *args: Any) -> Any:
-        probe = self.parts.probe
-        parts = replace(self.parts, probe=lambda step: (steps.append(step), probe(step)))
-        return original(replace(self, parts=parts), *args)
+        seams = self.parts.seams
+        probe = seams.probe
+        seams = replace(seams, probe=lambda step: (steps.append(step), probe(step)))
+        return original(replace(self, parts=replace(self.parts, seams=seams)), *args)
 
     with pytest.MonkeyPatch.context() as patch:
         driver.run()
