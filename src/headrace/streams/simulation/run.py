@@ -18,7 +18,7 @@ from headrace.streams.kafka.protocols import CommittedOffset, TopicPartition
 from headrace.streams.plan.identity import ChangelogLostError, TopicReplacedError
 from headrace.streams.plan.plan import TaskId
 from headrace.streams.simulation.setup import Outcome, Row, Setup
-from headrace.streams.simulation.worker import SimulatedWorker
+from headrace.streams.simulation.simulated_worker import SimulatedWorker
 from headrace.streams.simulation.world.cluster import SimulatedCluster
 from headrace.streams.simulation.world.disk import Host, MemoryFiles, RocksFiles, TaskFiles
 from headrace.streams.simulation.world.faults import FaultPlan, Faults
