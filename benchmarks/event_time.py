@@ -17,7 +17,7 @@ import click
 from benchmarks.jobs.job import Job
 from benchmarks.jobs.moved import MOVED_WINDOWS, job_of
 from benchmarks.jobs.words import JOBS as WORDS
-from benchmarks.latency import measured, own
+from benchmarks.latency import WARMING_S, measured, own
 from benchmarks.measure.cluster import Cluster, cluster
 from benchmarks.peers.commands import headrace
 from benchmarks.peers.peer import Order, Variant
@@ -101,7 +101,14 @@ def main(
             return
         runners = [own([f"stream.time={one}"]) for one in (SLOWEST, FASTEST)]
         for latency in measured(
-            place, rate, seconds, runners, pairs, applications=("moved_last_windows",)
+            place,
+            rate,
+            seconds,
+            runners,
+            pairs,
+            applications=("moved_last_windows",),
+            partitions=partitions,
+            warming_s=WARMING_S,
         ):
             click.echo(
                 f"{latency.who}: p50 {latency.p50:.0f} ms, p99 {latency.p99:.0f} ms, "

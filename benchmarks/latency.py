@@ -163,11 +163,19 @@ class Output:
         self._consumer.close()
 
 
-def _measure(place: Cluster, application: str, who: Runner, per_s: int, seconds: float) -> Latency:
+def _measure(
+    place: Cluster,
+    application: str,
+    who: Runner,
+    per_s: int,
+    seconds: float,
+    *,
+    partitions: int = 1,
+) -> Latency:
     """Run one application."""
     name = f"bench-latency-{secrets.token_hex(3)}"
     source, output = f"{name}-in", f"{name}-output"
-    place.create(source, output, partitions=1)
+    place.create(source, output, partitions=partitions)
     broker = [] if place.broker_pid is None else [place.broker_pid]
     with tempfile.TemporaryDirectory(prefix="headrace-bench-state-") as state:
         order = Order(application, place.bootstrap, name, name, output, Path(state))
@@ -224,6 +232,8 @@ def measured(
     rounds: int = 1,
     *,
     applications: Sequence[str] = APPLICATIONS,
+    partitions: int = 1,
+    warming_s: float = 0.0,
 ) -> list[Latency]:
     """Measure the latency of applications, by default of a stateless and of a stateful one.
 
@@ -234,12 +244,17 @@ def measured(
         runners: who is measured, in turns.
         rounds: how often.
         applications: names of topologies.
+        partitions: of the topics.
+        warming_s: how long to run before: a broker that was just started compiles.
     """
     found = []
+    if warming_s:
+        _measure(place, applications[0], runners[0], rate, warming_s, partitions=partitions)
     for application in applications:
         for number in range(rounds):
             for who in runners if number % 2 == 0 else reversed(runners):
-                found.append(_measure(place, application, who, rate, seconds))
+                one = _measure(place, application, who, rate, seconds, partitions=partitions)
+                found.append(one)
     return found
 
 
@@ -278,10 +293,8 @@ def main(
     runners += [own(extra, checkout) for checkout in checkouts]
     runners += kafka_streams(say.print) if java else []
     with cluster(bootstrap) as place:
-        if bootstrap is None:
-            # A broker that has just been started compiles, and takes the cores for that.
-            _measure(place, APPLICATIONS[0], runners[0], rate, WARMING_S)
-        found = measured(place, rate, seconds, runners, rounds)
+        warming_s = WARMING_S if bootstrap is None else 0.0
+        found = measured(place, rate, seconds, runners, rounds, warming_s=warming_s)
     say.print(latency_table(found))
     if path is not None:
         path.write_text(json.dumps([asdict(one) for one in found], indent=2) + "\n")

@@ -373,16 +373,12 @@ def an_input_without_offsets_begins_at_its_beginning(patch: pytest.MonkeyPatch) 
 def a_changelog_that_is_gone_is_made_anew(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(StartCheck, "__call__", lambda self, admin, plan: None)
     patch.setattr(Restorer, "_require_other_commit", lambda self, *facts: None)
-    patch.setattr(
-        "headrace.streams.plan.identity.lost_changelogs", lambda committed, found: []
-    )
+    patch.setattr("headrace.streams.plan.identity.lost_changelogs", lambda committed, found: [])
 
 
 @bug_of_several
 def another_changelog_of_the_same_name_not_noticed(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(
-        "headrace.streams.plan.identity.lost_changelogs", lambda committed, found: []
-    )
+    patch.setattr("headrace.streams.plan.identity.lost_changelogs", lambda committed, found: [])
 
 
 @bug_of_strikes

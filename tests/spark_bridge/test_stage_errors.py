@@ -44,9 +44,7 @@ def test_what_is_not_known_is_said_whole() -> None:
 def test_a_right_that_an_executor_lacks_is_no_failure_of_the_backfill() -> None:
     """So the command ends with the code of a missing right, and nobody starts it again."""
     lacks = "User:app lacks the right Read on the topic orders: Broker: denied; grant it"
-    error = RuntimeError(
-        WRAPPED.format(error=f"headrace.streams.kafka.acls.AccessError: {lacks}")
-    )
+    error = RuntimeError(WRAPPED.format(error=f"headrace.streams.kafka.acls.AccessError: {lacks}"))
     found = stage_error((0,), error)
     assert code_of(found) is ExitCode.ACCESS
     assert str(found) == f"sub-topology 0 cannot be computed: {lacks}"

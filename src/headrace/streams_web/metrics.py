@@ -152,6 +152,12 @@ def _nodes(values: Callable[[NodeSnapshot], Found]) -> Read:
     )
 
 
+def _skew_s(task: TaskSnapshot) -> float | None:
+    if task.skew is None or task.skew.slowest_ms < 0:
+        return None
+    return 0.0 if task.skew.is_idle else task.skew.span_ms / 1000
+
+
 def _lag(one: InputSnapshot) -> float | None:
     return one.lag
 
@@ -302,8 +308,9 @@ METRICS = (
     Metric(
         "headrace_task_event_time_skew_seconds", "gauge",
         "Difference in event time between the slowest and the fastest partition on which the "
-        "stream time of a task depends.", ("worker", "task"),
-        _tasks(lambda task: None if task.skew is None else task.skew.span_ms / 1000),
+        "stream time of a task depends; 0 if the slowest is idle, without a sample if it was not "
+        "read yet.", ("worker", "task"),
+        _tasks(_skew_s),
     ),
     Metric(
         "headrace_task_input_queued_records", "gauge", "Records that wait in the worker.",

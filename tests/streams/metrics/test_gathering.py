@@ -319,6 +319,9 @@ def test_the_skew_behind_a_repartition_topic_is_that_of_the_source_partitions() 
         worker._snapshots.gather()
         assert worker.facts is not None
         skews = {one.id: one.skew for one in worker.facts.tasks}
+        times = {one.id: one.stream_time_ms for one in worker.facts.tasks}
+    # Each task of the count has it, and not the time of the records that it has got itself.
+    assert times["1_0"] == times["1_1"] == 4 * HOUR_MS
     assert skews["0_0"] is None
     assert skews["1_0"] is not None
     assert skews["1_0"].describe() == "orders-1 (idle) is 3:00:00 behind orders-0"
@@ -365,6 +368,18 @@ def test_a_backlog_is_summed_up_when_it_has_been_processed() -> None:
         "late": 0,
         "skew": "orders-0 is 7:00:00 behind orders-1",
     }
+
+
+def test_a_backlog_of_which_a_part_is_unknown_or_elsewhere_has_not_been_processed() -> None:
+    log = EventLog()
+    done = behind(0, 40.0)
+    (task,) = done.tasks
+    unknown = replace(done, tasks=(task, replace(task, inputs=(input_snapshot(end=None),))))
+    backlog(log, behind(50_000, 10.0), unknown)
+    backlog(log, behind(50_000, 10.0), replace(done, tasks=()), behind(0, 90.0))
+    assert log.events == []
+    backlog(log, behind(50_000, 10.0), unknown, behind(0, 50.0))
+    assert len(log.events) == 1
 
 
 def test_late_records_of_a_backlog_are_a_warning() -> None:

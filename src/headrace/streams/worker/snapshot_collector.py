@@ -73,14 +73,15 @@ class Backlog:
 
 def backlog_after(backlog: Backlog | None, now: WorkerSnapshot, log: Log) -> Backlog | None:
     """Return the backlog after a snapshot; log a summary when it has been processed."""
-    lag = sum(one.lag or 0 for task in now.tasks for one in task.inputs)
-    if backlog is None:
+    lags = [one.lag for task in now.tasks for one in task.inputs]
+    lag = sum(known for known in lags if known is not None)
+    if backlog is None or not lags:
         return Backlog(now, None) if lag >= BACKLOG_RECORDS else None
     skews = [task.skew for task in now.tasks if task.skew is not None]
     if backlog.skew is not None:
         skews.append(backlog.skew)
     skew = max(skews, key=lambda one: one.span_ms, default=None)
-    if lag > BACKLOG_RECORDS // 10 or not now.is_running:
+    if lag > BACKLOG_RECORDS // 10 or None in lags or not now.is_running:
         return Backlog(backlog.first, skew)
     first = backlog.first
     if now.at_s - first.at_s >= BACKLOG_S:
@@ -95,6 +96,13 @@ def backlog_after(backlog: Backlog | None, now: WorkerSnapshot, log: Log) -> Bac
             skew=None if skew is None else skew.describe(),
         )
     return None
+
+
+def _stream_time(task: Task) -> int:
+    """Return the stream time of a task's operators, or -1 before it is known."""
+    if task.is_time_bounded:
+        return task.facts.watermark or -1
+    return max(task.partition_time.values(), default=-1)
 
 
 def _late(snapshot: WorkerSnapshot) -> int:
@@ -237,9 +245,7 @@ class SnapshotCollector:
                     self._input(task, tp, positions.get(tp, 0), now_ms)
                     for tp in task.inputs
                 )),
-                stream_time_ms=-1 if task is None else min(
-                    max(task.partition_time.values(), default=-1), task.facts.watermark
-                ),
+                stream_time_ms=-1 if task is None else _stream_time(task),
                 skew=None if task is None else self._skew(task, inputs),
                 stores=() if task is None else tuple(
                     self._store(task, buffer, remaining.get((task_id, buffer.name), 0))
