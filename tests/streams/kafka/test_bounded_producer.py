@@ -53,7 +53,7 @@ def test_a_call_is_given_up_sooner_when_a_broker_has_failed_meanwhile() -> None:
     """Another client finds the new coordinator sooner."""
     producer, state = BoundedHanging(NOWHERE), BrokerState(EventLog())
     producer.contact = state
-    failing = threading.Timer(0.5, state.logged, [3, "FAIL", FAILURE])
+    failing = threading.Timer(0.5, state.on_log, [3, "FAIL", FAILURE])
     failing.start()
     with pytest.raises(OutcomeUnknownError, match=r"does not come back .* within 3\.5 s"):
         producer.send_offsets_to_transaction([], object(), 60.0)
