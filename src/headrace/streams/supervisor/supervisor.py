@@ -468,7 +468,7 @@ class Supervisor:
             slot.process.kill()
 
     def _kill_unresponsive(self, now_s: float) -> None:
-        """Kill workers whose process does not run; their end counts as a crash."""
+        """Kill workers that have been unresponsive too long; their end counts as a crash."""
         for slot in self._slots:
             pid = None if slot.process is None else slot.process.pid
             if pid != slot.killed_pid and pid in self._heartbeats.lasting(self._max_poll_s, now_s):
