@@ -28,7 +28,7 @@ def main() -> None:
         told = replace(facts, at_s=now_s, processed=facts.processed + count)
         status = Status("running", tasks, 0, 0, told.processed, 0, None, now_s)
         channel.send(told)
-        if not channel.send_surely(status, within_s=60):
+        if not channel.send_and_flush(status, within_s=60):
             return
         time.sleep(EVERY_S)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from headrace.streams.kafka.connectivity import AbsentBrokers
+from headrace.streams.kafka.connectivity import UnreachableBrokers
 from headrace.streams.testing.memory_worker import ManualClock
 from tests.support.processes import wait_until
 
@@ -26,7 +26,7 @@ class Cluster:
         self.clock = ManualClock(0)
         self.ended = threading.Event()
         self.log: list[Any] = []
-        self.absent = AbsentBrokers(
+        self.absent = UnreachableBrokers(
             warn=partial(self._keep, "warning"),
             info=partial(self._keep, "info"),
             probe=self._probe,

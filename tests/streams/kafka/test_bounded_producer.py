@@ -13,7 +13,7 @@ from headrace.streams.kafka.connectivity import (
     BoundedConsumer,
     BoundedProducer,
     BrokerState,
-    in_time,
+    call_with_timeout,
 )
 from headrace.streams.kafka.transactional_producer import TransactionalProducer
 from headrace.streams.testing.memory_worker import EventLog
@@ -99,7 +99,7 @@ def test_what_the_client_says_is_raised_to_the_caller() -> None:
 
 def test_a_call_that_ends_in_time_is_waited_for() -> None:
     done = threading.Event()
-    in_time(done.set, lambda: 10)
+    call_with_timeout(done.set, lambda: 10)
     assert done.is_set()
 
 
@@ -112,7 +112,7 @@ def test_the_wait_begins_again_with_progress_and_not_only_when_it_has_passed() -
         return asked[-1]
 
     with pytest.raises(OutcomeUnknownError):
-        in_time(threading.Event().wait, lambda: 1.0, made_progress=progressed_once)
+        call_with_timeout(threading.Event().wait, lambda: 1.0, made_progress=progressed_once)
     assert len(asked) > 2, "asked once each time the time-out passed"
 
 
@@ -124,5 +124,5 @@ def test_a_call_that_waits_behind_progress_is_not_given_up() -> None:
             done.set()
         return True
 
-    in_time(done.wait, lambda: 0.3, made_progress=progresses)
+    call_with_timeout(done.wait, lambda: 0.3, made_progress=progresses)
     assert done.is_set()

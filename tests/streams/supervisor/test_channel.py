@@ -104,9 +104,9 @@ def test_a_message_of_any_size_arrives_whole(ends: tuple[Channel, Channel]) -> N
     large = Loaded("a" * 3_000_000, 1)
     assert ends[1].send(large)
     assert not ends[1].send(STATUS)
-    assert not ends[1].send_surely(STATUS, within_s=0.05)
+    assert not ends[1].send_and_flush(STATUS, within_s=0.05)
     assert received(ends[0], 2) == [large, STATUS]
-    assert ends[1].send_surely(STATUS, within_s=60)
+    assert ends[1].send_and_flush(STATUS, within_s=60)
     assert received(ends[0], 1) == [STATUS]
 
 
@@ -118,7 +118,7 @@ def test_a_worker_of_many_tasks_is_reported_whole(ends: tuple[Channel, Channel])
 
 def test_a_reader_that_is_gone_is_noticed_and_does_no_harm(ends: tuple[Channel, Channel]) -> None:
     ends[0].close()
-    assert not ends[1].send_surely(STATUS, within_s=60)
+    assert not ends[1].send_and_flush(STATUS, within_s=60)
     assert list(ends[1].receive()) == []
     assert ends[1].has_ended
 

@@ -36,7 +36,7 @@ class Reports:
     def __init__(self) -> None:
         self.sent: list[Any] = []
 
-    def send_surely(self, report: Any) -> bool:
+    def send_and_flush(self, report: Any) -> bool:
         self.sent.append(report)
         return True
 

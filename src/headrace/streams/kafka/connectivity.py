@@ -210,7 +210,7 @@ class BoundedProducer(confluent_kafka.Producer):
             has_failed = failed_s is not None and time.monotonic() - failed_s < _FAILURE_LASTS_S
             return (min(timeout, _AFTER_FAILURE_S) if has_failed else timeout) + _MARGIN_S
 
-        in_time(
+        call_with_timeout(
             lambda: send(list(positions), group_metadata, timeout),
             limit_s,
             made_progress=delivers,
@@ -227,7 +227,7 @@ class BoundedConsumer(confluent_kafka.Consumer):
     def close(self) -> None:
         """Close the client; after 10 s leave it to the end of the process, and log it."""
         try:
-            in_time(super().close, lambda: _CLOSE_S)
+            call_with_timeout(super().close, lambda: _CLOSE_S)
         except OutcomeUnknownError:
             get_logger().warning(
                 "client_not_closed",
@@ -236,7 +236,7 @@ class BoundedConsumer(confluent_kafka.Consumer):
             )
 
 
-def in_time(
+def call_with_timeout(
     call: Callable[[], None],
     limit_s: Callable[[], float],
     *,
@@ -251,7 +251,7 @@ def in_time(
         limit_s: returns the limit in seconds since the last progress.
 
     Example:
-        >>> in_time(threading.Event().wait, lambda: 0.01)
+        >>> call_with_timeout(threading.Event().wait, lambda: 0.01)
         Traceback (most recent call last):
             ...
         headrace.streams.errors.OutcomeUnknownError: the client does not come back from a \
@@ -379,7 +379,7 @@ _GONE = (
 )
 
 
-class AbsentBrokers:
+class UnreachableBrokers:
     """Single brokers that do not answer, with the duration of their outage.
 
     Args:
@@ -462,7 +462,7 @@ _REQUEST_S = 5.0
 _CLIENT_S, _CLIENT_MAX_S = 1.0, 30.0
 """Seconds for a client to reach a broker; doubles with each client because brokers may be far away.
 """
-_BROKER_CONTACT_SURE_AFTER_S = 1.0
+_FINAL_AFTER_S = 1.0
 """Seconds until a failure is final: a broker may have a wrong certificate while another answers."""
 _DOUBT_EACH_S = 10.0
 _DENIED_TOPIC = re.compile(r'add partition "([^"]+)" \[\d+\] to transaction: .*authorization')
@@ -611,7 +611,7 @@ class _Probe:
             return None
         if self._final_s is None:
             self._final_s = now_s
-        sure = len(self._servers) == 1 or now_s - self._final_s >= _BROKER_CONTACT_SURE_AFTER_S
+        sure = len(self._servers) == 1 or now_s - self._final_s >= _FINAL_AFTER_S
         return found if sure else None
 
 
@@ -647,18 +647,18 @@ class BrokerContact(BrokerState):
         self._stopping = stopping
         self._given_up_at_s = math.inf
         self._clock = clock or SystemClock()
-        self._watching = threading.Lock()
+        self._watch_lock = threading.Lock()
         self._ended = threading.Event()
         self._was_reached = False
         self._is_lost = False
         self._found_again_s = -math.inf
         self._final: Exception | None = None
         self._doubt_again_s = -math.inf
-        self._absent = AbsentBrokers(
+        self._absent = UnreachableBrokers(
             warn=self._log.warning,
             info=self._log.info,
             probe=self._probe_of,
-            all_gone=self._watching.locked,
+            all_gone=self._watch_lock.locked,
             ended=self._ended,
             monotonic_s=self._clock.monotonic_s,
         )
@@ -692,7 +692,7 @@ class BrokerContact(BrokerState):
             self._alarm()
 
     def _alarm(self) -> None:
-        if self._was_reached and self._watching.acquire(blocking=False):
+        if self._was_reached and self._watch_lock.acquire(blocking=False):
             threading.Thread(target=self._watch, name="headrace-contact", daemon=True).start()
 
     def doubt(self) -> None:
@@ -753,7 +753,7 @@ class BrokerContact(BrokerState):
             if was_lost:
                 self._found_again_s = self._clock.monotonic_s()
             self._is_lost = False
-            self._watching.release()
+            self._watch_lock.release()
         if was_lost and self._final is None and not self._ended.is_set():
             self._on_reached()
 

@@ -45,7 +45,7 @@ from headrace.streams.queries.query_queue import (
 from headrace.streams.supervisor.worker_reports import Ended, Loaded, Status
 from headrace.streams.tasks.failures import FailureReport
 
-FRAME_MAX = 64 << 20
+MESSAGE_MAX = 64 << 20
 """Maximum size of a message, as large as a record can be; a larger message closes the channel."""
 _READ_BYTES = 256 << 10
 _LENGTH = struct.Struct(">I")
@@ -144,17 +144,17 @@ class Channel:
     """An end of the socket between the supervisor and a worker.
 
     Args:
-        ours: the socket; the supervisor's does not block.
+        sock: socket of this end; the supervisor's does not block.
     """
 
-    def __init__(self, ours: socket.socket) -> None:
-        self._socket = ours
+    def __init__(self, sock: socket.socket) -> None:
+        self._socket = sock
         self._received = bytearray()
         self.dropped = 0
         """Number of messages that were dropped because the other end did not read."""
         self.has_ended = False
         """Whether the other end was closed."""
-        self._writer = BoundedWriter(ours.fileno(), on_dropped=self._count)
+        self._writer = BoundedWriter(sock.fileno(), on_dropped=self._on_dropped)
 
     def fileno(self) -> int:
         return self._socket.fileno()
@@ -163,13 +163,13 @@ class Channel:
         """Queue a message without blocking; return False if it was dropped over the limit."""
         return self._writer.put(encode(message), always=always)
 
-    def send_surely(self, message: Message, *, within_s: float = 1.0) -> bool:
+    def send_and_flush(self, message: Message, *, within_s: float = 1.0) -> bool:
         """Queue a message regardless of the limit; return whether it was written in time."""
         return self.send(message, always=True) and self._writer.drain(within_s)
 
     def receive(self) -> Iterator[Message]:
         """Yield messages until the other end closes, or until a read would block."""
-        yield from self._complete()
+        yield from self._parse_messages()
         while not self.has_ended:
             try:
                 part = self._socket.recv(_READ_BYTES)
@@ -179,14 +179,14 @@ class Channel:
                 part = b""
             self.has_ended = not part
             self._received += part
-            yield from self._complete()
+            yield from self._parse_messages()
 
-    def _complete(self) -> Iterator[Message]:
+    def _parse_messages(self) -> Iterator[Message]:
         """Yield messages that have arrived completely."""
         while len(self._received) >= _LENGTH.size:
             (length,) = _LENGTH.unpack_from(self._received)
             end = _LENGTH.size + length
-            if length > FRAME_MAX:
+            if length > MESSAGE_MAX:
                 self.has_ended = True
                 return
             if len(self._received) < end:
@@ -195,7 +195,7 @@ class Channel:
             del self._received[:end]
             yield decode(content)
 
-    def _count(self, dropped: int) -> None:
+    def _on_dropped(self, dropped: int) -> None:
         self.dropped += dropped
 
     def close(self) -> None:

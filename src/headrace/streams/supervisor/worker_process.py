@@ -128,7 +128,7 @@ def _load(launch: Launch, *, index: int, activity: Activity, channel: Channel) -
         worker_listener=activity,
         restore_listener=activity,
         logs_failure=False,
-        on_unreached=lambda unreached: channel.send_surely(unreached),
+        on_unreached=lambda unreached: channel.send_and_flush(unreached),
     )
 
 
@@ -203,7 +203,7 @@ def _exit_code(work: Callable[[], None], channel: Channel, says: _Says) -> ExitC
         if isinstance(error, RecordError):
             error.told_for(says.target, says.again)
         failure = describe_failure(error, full=says.full)
-        if not channel.send_surely(failure):
+        if not channel.send_and_flush(failure):
             log_failure(get_logger(), failure)
         code = exit_code_of(error)
         return ExitCode.SHUT_DOWN if is_crash(code) and says.is_final() else code
@@ -236,7 +236,7 @@ def main() -> None:
     says = _Says(full, target, launch.again)
     work = partial(_work, launch, index, channel, says=says, flush_log=written.close)
     code = _exit_code(work, channel, says)
-    channel.send_surely(Ended(code), within_s=_ENDING_S)
+    channel.send_and_flush(Ended(code), within_s=_ENDING_S)
     written.close()
     if code is not ExitCode.STOPPED:
         # A user's thread must not keep a failed process alive.
