@@ -26,6 +26,7 @@ NOWHERE = {
 }
 
 
+CONSUMER = {"bootstrap.servers": "localhost:1", "group.id": "g", "log_level": 0}
 FAILURE = "localhost:9092/1: Disconnected: connection closed by peer (after 9ms in state UP)"
 
 
@@ -75,14 +76,14 @@ def test_a_consumer_that_never_closes_is_left(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(connectivity, "_CLOSE_S", 0.1)
     log = EventLog()
     monkeypatch.setattr(connectivity, "get_logger", lambda: log)
-    BoundedDeadlocked({"bootstrap.servers": "localhost:1", "group.id": "g"}).close()
+    BoundedDeadlocked(CONSUMER).close()
     (logged,) = log.events
     assert logged["event"] == "client_not_closed"
     assert "5476" in logged["reason"]
 
 
 def test_a_consumer_closes() -> None:
-    consumer = BoundedConsumer({"bootstrap.servers": "localhost:1", "group.id": "g"})
+    consumer = BoundedConsumer(CONSUMER)
     consumer.close()
     with pytest.raises(RuntimeError, match="closed"):
         consumer.poll(0)
