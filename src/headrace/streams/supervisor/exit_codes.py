@@ -105,7 +105,7 @@ TABLE: tuple[ExitCause, ...] = (
            "after choosing a start position"),
     ExitCause(ChangelogLostError, "a changelog is lost, and its input counts as read",
            ExitCode.OFFSETS, "after [rewriting it](#a-changelog-that-is-gone)"),
-    ExitCause(ChangelogUnfinishedError, "changelogs are incomplete: their restore ended early",
+    ExitCause(ChangelogUnfinishedError, "the restore of changelogs from local rows is not complete",
            ExitCode.OFFSETS, "after `headrace changelog restore-from-local`, again"),
     ExitCause(StateWithoutOffsetsError, "there is state, but the group lacks offsets of inputs",
            ExitCode.OFFSETS, "after following the message"),
