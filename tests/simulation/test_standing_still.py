@@ -54,7 +54,7 @@ def on_the_simulation() -> list[Said]:
     other = Heard(world, world.consumer(group_instance_id="b"))
 
     def stand(seconds: float) -> None:
-        sleeper.consumer.process.stand(int(seconds * SECOND))
+        sleeper.consumer.process.suspend(int(seconds * SECOND))
         poll_for(world, seconds, (other,))
         # It wakes a little later.
         world.sleep(0.001)

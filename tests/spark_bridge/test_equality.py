@@ -67,8 +67,8 @@ def partition_of(event: Event, partitions: int) -> int:
 
 def send(driver: TopologyTestDriver, event: Event, *, run: bool) -> None:
     written: Any = driver.input(event.topic)
-    key = None if event.key is None else written._key.serialize(event.key)
-    value = None if event.value is None else written._value.serialize(event.value)
+    key = None if event.key is None else written.key_serde.serialize(event.key)
+    value = None if event.value is None else written.value_serde.serialize(event.value)
     partition = partition_of(event, len(driver.cluster.topics[event.topic].logs))
     driver.cluster.append(event.topic, value, key, partition, event.timestamp, None)
     if run:

@@ -65,7 +65,7 @@ def test_a_bulk_restore_goes_the_way_of_one_on_disk(state: MemoryTaskState) -> N
         state.end_restore({"b": HERE})
     state.end_restore({"a": HERE})
     assert (list(state.store("a").scan()), state.position("a")) == ([(b"k", b"2")], HERE)
-    with pytest.raises(ValueError, match="begin one"):
+    with pytest.raises(ValueError, match="call begin_restore first"):
         state.restore({})
 
 

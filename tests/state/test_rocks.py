@@ -220,9 +220,9 @@ def test_a_bulk_restore_begins_by_emptying_stores_without_a_position(
 
 
 def test_writing_is_refused_while_a_bulk_restore_is_under_way(state: RocksTaskState) -> None:
-    with pytest.raises(ValueError, match="begin one"):
+    with pytest.raises(ValueError, match="call begin_restore first"):
         state.restore({})
-    with pytest.raises(ValueError, match="begin one"):
+    with pytest.raises(ValueError, match="call begin_restore first"):
         state.end_restore({})
     state.begin_restore()
     with pytest.raises(ValueError, match="end it"):
@@ -326,7 +326,7 @@ def test_a_position_that_does_not_decode_is_corruption(path: Path, memory: Rocks
 
 
 def test_a_state_that_is_open_already_is_locked(state: RocksTaskState, memory: RocksMemory) -> None:
-    with pytest.raises(StateLockedError, match="has the state open"):
+    with pytest.raises(StateLockedError, match="the state is open in another process"):
         opened(state._path, memory)
 
 

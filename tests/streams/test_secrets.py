@@ -17,6 +17,7 @@ from headrace.streams.config.client_names import CONSUMER, PRODUCER, SHARED, TUN
 from headrace.streams.config.config import StreamsConfig, table
 from headrace.streams.config.secrets import SECRET_NAMES, Secret, guarded, revealed
 from headrace.streams.errors import ConfigError
+from headrace.streams.kafka import connectivity
 from headrace.streams.kafka.connectivity import BrokerState, new_consumer, new_producer
 from headrace.streams.kafka.schema_registry import SchemaRegistry
 from headrace.streams.supervisor.channel import Launch
@@ -92,6 +93,7 @@ def test_clients_get_what_nobody_else_sees(client: str, monkeypatch: pytest.Monk
         raise RuntimeError
 
     monkeypatch.setattr(confluent_kafka, client, make)
+    monkeypatch.setattr(connectivity, f"Bounded{client}", make)
     finished, new = {
         "Consumer": (config.consumer_config("i"), new_consumer),
         "Producer": (config.producer_config(None), new_producer),
@@ -127,7 +129,9 @@ def test_settings_go_to_executors_with_their_secrets() -> None:
 def test_a_setting_that_is_written_wrongly_is_not_repeated(text: str) -> None:
     done = CliRunner().invoke(cli.main, ["check", "x:y", "--set", text])
     assert done.exit_code == 2
-    assert "what begins with 'sasl.password' is not NAME=VALUE" in " ".join(done.output.split())
+    assert "the option that starts with 'sasl.password' is not NAME=VALUE" in " ".join(
+        done.output.split()
+    )
     assert CANARY not in done.output
 
 

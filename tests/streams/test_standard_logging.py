@@ -68,7 +68,7 @@ def test_a_record_has_the_fields_and_the_line_that_said_it() -> None:
         "%(filename)s|%(funcName)s')"
     )
     _, lines = embedded(setup)
-    assert lines[0] == "state_changed|shout|created|app.py|_tell"
+    assert lines[0] == "state_changed|shout|created|app.py|_notify"
 
 
 @pytest.mark.slow

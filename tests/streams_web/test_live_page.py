@@ -495,7 +495,7 @@ def test_what_is_asked_wrongly_is_said(asking: Scene, stores: Stores) -> None:
     page.select_option("#store", "windows")
     page.fill("#from", "then")
     page.press("#from", "Enter")
-    page.wait_for_selector("#said >> text=from is milliseconds since 1970 or a time such as")
+    page.wait_for_selector("#said >> text=from must be milliseconds since 1970 or a time such as")
     assert not page.is_visible("#answer-box")
 
 

@@ -79,7 +79,7 @@ def test_without_partitions_topics_stay_as_they_are(
     monkeypatch.setattr(dev, "Child", Child)
     Child.asked.clear()
     with ExitStack() as children:
-        dev.Session("shops:app", "file", given, FileWatcher([tmp_path]), None)._start(children)
+        dev.DevSession("shops:app", "file", given, FileWatcher([tmp_path]), None)._start(children)
     (line,) = Child.asked
     admin = Admin()
     monkeypatch.setattr(create, "new_admin", lambda *_: admin)

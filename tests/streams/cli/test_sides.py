@@ -67,10 +67,14 @@ def test_what_clusters_are_called(files: tuple[Path, Path]) -> None:
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        ((), 3, "no topics are named"),
+        ((), 3, "no topics are given"),
         (("--topics", "a b"), 3, "'a b' is neither a topic's name nor a pattern"),
-        (("--topics", "a", "--rename", "x"), 3, "--rename 'x' must have {topic} once"),
-        (("--topics", "a", "--name", "a b"), 3, "--name 'a b' is no name of a mirror"),
+        (("--topics", "a", "--rename", "x"), 3, "--rename 'x' must contain {topic} once"),
+        (
+            ("--topics", "a", "--name", "a b"),
+            3,
+            "--name 'a b' cannot be part of the name of a topic",
+        ),
         (("--topics", "a", "--set", "to.no.such=1"), 3, "no.such (from --set) is unknown"),
         pytest.param(
             ("--topics", "a", "--set", "from.bootstrap.servers=localhost:1"),

@@ -136,13 +136,13 @@ def test_the_command_waits_for_a_host_that_had_begun_to_tell(
     """However long it is away: it goes on behind what it has printed."""
     monkeypatch.setattr(store_sources, "_TIMEOUT_S", 0.2)
     is_printed = threading.Event()
-    add = stores._LinePrinter.add
+    add = stores._Watch._print
 
-    def adds(lines: stores._LinePrinter, line: str, position: str | None) -> bool:
+    def adds(lines: stores._Watch, line: str, position: str | None) -> bool:
         is_printed.set()
         return add(lines, line, position)
 
-    monkeypatch.setattr(stores._LinePrinter, "add", adds)
+    monkeypatch.setattr(stores._Watch, "_print", adds)
     found: list[Any] = []
     asked = ["store", "watch", "counts", "--from", "beginning", "--max", "2", "--url"]
     url = scene.server.url

@@ -151,7 +151,7 @@ def test_a_client_that_reads_no_changes_is_cut_off_and_nothing_is_wrong(
         # More than the buffers of the connection hold.
         for number in range(100):
             scene.write((0, "x" * 100_000, number))
-        connections = scene.server._server._patience._open
+        connections = scene.server._server._limits._open
         wait_until(lambda: any(c._unread for c in list(connections)), what="a full connection")
         scene.server.close()
     assert caplog.text == ""

@@ -338,7 +338,7 @@ def read_offsets(text: Iterable[str]) -> dict[TopicPartition, OffsetTarget]:
     """Parse lines ``topic,partition,offset``, with an optional header line of these names.
 
     >>> read_offsets(["lines,0,1500"])
-    {TopicPartition(topic='lines', partition=0): Target(kind='offset', number=1500)}
+    {TopicPartition(topic='lines', partition=0): OffsetTarget(kind='offset', number=1500)}
     """
     found: dict[TopicPartition, OffsetTarget] = {}
     for number, line in enumerate(text, 1):

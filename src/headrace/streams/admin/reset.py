@@ -260,9 +260,9 @@ def table_lines(tables: Sequence[OutsideTable]) -> Iterator[str]:
     """Yield the lines about external sinks; none without sinks.
 
     >>> for line in table_lines([OutsideTable("keep", "SqliteSink('a.db', 't')", "shop/keep")]):
-    ...     print(line[:70])
+    ...     print(line[:69])
     Tables outside of Kafka, which are not touched now:
-      keep: SqliteSink('a.db', 't'): results are written again, behind the
+      keep: SqliteSink('a.db', 't'): results are written again, after the
     """
     if tables:
         yield "Tables outside of Kafka, which are not touched now:"
@@ -426,7 +426,7 @@ class ResetPlan:
 def committed_before(offset: CommittedOffset | None) -> int | None:
     """Return the offset that the application committed, even if an unfinished reset has marked it.
 
-    >>> committed_before(Move(TopicPartition("in", 0), 7, 0).mark)
+    >>> committed_before(InputReset(TopicPartition("in", 0), 7, 0).mark)
     7
     >>> committed_before(CommittedOffset(5))
     5

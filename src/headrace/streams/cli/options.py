@@ -262,7 +262,7 @@ def where(_: click.Context, __: click.Parameter, text: str | None) -> OffsetTarg
     """Parse a position in a topic: an end of it, an offset, a time, or a time span before now.
 
     >>> where(None, None, "end"), where(None, None, "1970-01-01T00:00:05")
-    (Target(kind='latest', number=0), Target(kind='time', number=5000))
+    (OffsetTarget(kind='latest', number=0), OffsetTarget(kind='time', number=5000))
     """
     if text is None:
         return None

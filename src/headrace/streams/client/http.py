@@ -30,7 +30,7 @@ from headrace.streams.queries.errors import ClosedConnectionError, UnreachedHost
 class Interruption:
     """Interruptible waits of a client, at sockets and in pauses. Thread-safe.
 
-    >>> ending = Ending()
+    >>> ending = Interruption()
     >>> part = ending.part()
     >>> ending.end()
     >>> part.is_over
@@ -144,9 +144,9 @@ def _event(text: bytes) -> ServerSentEvent:
     """Parse an event.
 
     >>> _event(b'id: 0:7' + bytes([10]) + b'event: change' + bytes([10]) + b'data: {}')
-    Heard(name='change', data=b'{}', position='0:7')
+    ServerSentEvent(name='change', data=b'{}', position='0:7')
     >>> _event(b': alive')
-    Heard(name='', data=b'', position=None)
+    ServerSentEvent(name='', data=b'', position=None)
     """
     name, data, position = "", b"", None
     for line in text.split(b"\n"):

@@ -293,6 +293,10 @@ class OperatorNode(Node):
     serde_arguments = _asked("serde_arguments")
     sends_old_values = _asked("is_table")
 
+    @property
+    def word(self) -> str:
+        return "Operator"  # stored in the description of the deployed topology
+
     def bound(self, binder: Binder) -> Node:
         spec = self.spec.bound(binder.part)
         return self if spec is self.spec else replace(self, spec=spec)

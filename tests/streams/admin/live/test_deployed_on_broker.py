@@ -177,7 +177,7 @@ def test_the_command_says_that_a_source_has_grown(app: Upgraded) -> None:
 def test_an_application_that_never_ran_has_nothing_deployed(topics: Topics, tmp_path: Path) -> None:
     done = Upgraded(topics, tmp_path).command("check", "--deployed")
     assert done.exit_code == 0
-    assert "it has not run yet" in done.output
+    assert "The application has not run" in done.output
 
 
 def test_after_a_reset_any_topology_may_start(app: Upgraded) -> None:

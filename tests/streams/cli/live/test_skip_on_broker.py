@@ -194,7 +194,7 @@ def test_what_cannot_be_meant_is_refused(topics: Topics, tmp_path: Path) -> None
         with pytest.raises(RecordError):
             running.wait(lambda: False, what="its end")
     for topic, partition, offset, error in (
-        (counting.lines, 0, 2, "is past offset 2 of"),
+        (counting.lines, 0, 2, "has already passed offset 2 of"),
         (counting.lines, 0, 4, "has no record at offset 4"),
         (counting.lines[:-1], 0, 3, "did you mean"),
         (counting.lines, 1, 3, "and no 1"),

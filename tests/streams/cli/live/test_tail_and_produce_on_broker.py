@@ -214,10 +214,10 @@ def test_a_line_that_is_none_ends_it_and_says_what_was_written(topics: Topics) -
 
 def test_what_is_named_wrong_is_said_with_what_is_near(shop: Shop, topics: Topics) -> None:
     cases = [
-        (shop.asked("tail", shop["orders"][:-1]), f"did you mean {shop['orders']}?"),
-        (shop.asked("tail", "count"), "did you mean counts?"),
+        (shop.asked("tail", shop["orders"][:-1]), f"Did you mean {shop['orders']}?"),
+        (shop.asked("tail", "count"), "Did you mean counts?"),
         (shop.asked("produce", "counts", text="1"), "which nobody else may write"),
-        (without_app(topics, "tail", f"{shop['orders']}x"), f"did you mean {shop['orders']}?"),
+        (without_app(topics, "tail", f"{shop['orders']}x"), f"Did you mean {shop['orders']}?"),
         (without_app(topics, "tail"), "name a TOPIC"),
         (without_app(topics, "tail", "x", "--from", "soon"), "neither beginning nor end"),
         (without_app(topics, "tail", "x", "--with", "size"), "'size' is none of timestamp"),

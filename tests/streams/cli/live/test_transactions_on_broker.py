@@ -88,7 +88,7 @@ def test_a_transaction_that_has_lost_its_end_is_ended_and_the_application_goes_o
     assert f"  {counting.tasks / '0_0'}\nNothing was done (--dry-run)." in said
     code, said = asked("abort", counting.target)
     assert code == 1
-    assert "run it again with --yes" in said
+    assert "Run it again with --yes" in said
     code, said = asked("abort", counting.target, "--worker", "another", "--yes")
     assert code == 1, said
     assert (counting.tasks / "0_0").exists()

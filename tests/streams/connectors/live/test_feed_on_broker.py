@@ -88,7 +88,7 @@ def test_a_feed_whose_name_is_taken_ends_and_writes_nothing_more(topics: Topics)
     assert goes_on_for_second.run() == 10
     goes_on.set()
     first.join(PATIENCE_S)
-    assert "another feed of the name" in str(errors[0])
+    assert "another feed has started with the name" in str(errors[0])
     assert _values(topics, topic) == list(range(10))
 
 
@@ -115,7 +115,9 @@ def test_a_row_that_the_serde_does_not_take_is_named(topics: Topics) -> None:
     out = topics.create("numbers")
     rows = [Row({"n": 1}), Row({"n": {1, 2}}, where="row 2 of the list")]
     source = replayable(lambda at: [] if at else [Batch("p", 1, rows)])
-    with pytest.raises(SourceError, match=f"row 2 of the list cannot be written to {out}: serde"):
+    with pytest.raises(
+        SourceError, match=f"row 2 of the list cannot be serialized for {out} .serde"
+    ):
         _feed(topics, source, out, topics.name("feed")).run()
     assert _values(topics, out) == []
 
@@ -200,7 +202,7 @@ def test_an_open_quote_and_a_file_that_was_written_again_end_a_feed(
     assert opened.returncode != 0
     assert opened.stdout == f"Written: {topic} (1 row)\n"
     assert "line 3 of" in opened.stderr
-    assert "a quote is not closed; correct the row" in opened.stderr
+    assert "a quote is not closed. Correct the row" in opened.stderr
     file.write_text("n\n" + "".join(f"{n}\n" for n in range(10, 200)))
     again = _fed(topics, tmp_path / "*.csv", topic)
     assert again.returncode != 0

@@ -144,7 +144,7 @@ def test_a_target_into_which_another_one_writes_meanwhile(
         finally:
             stop.set()
     (again,) = [entry for entry in logs if entry["event"] == "mirror_begins_again"]
-    assert "1 records were to stand from 3 on" in again["reason"]
+    assert "of a transaction with 1 records from offset 3 on" in again["reason"]
     assert _values(east.bootstrap, topic) == [1, 2, 7]
 
 
