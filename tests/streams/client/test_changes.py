@@ -160,7 +160,7 @@ def test_the_command_waits_for_a_host_that_had_begun_to_tell(
     watching.join(60)
     assert found[0].exit_code == 0, found[0].output
     assert [json.loads(line)["value"] for line in found[0].stdout.splitlines()] == [1, 2]
-    assert "Waiting, to go on from 0:1" in found[0].stderr
+    assert "Waiting to continue from 0:1" in found[0].stderr
 
     scene.server.close()
     never = CliRunner().invoke(main, [*asked, url])

@@ -52,7 +52,7 @@ def test_who_waits_when_a_run_is_told_to_stop_is_answered(topics: Topics, tmp_pa
         for thread in asking:
             thread.start()
         wait_until(
-            lambda: "queries wait for positions already" in ask("0ms")[1]["error"],
+            lambda: "queries wait for positions" in ask("0ms")[1]["error"],
             what="all of them wait",
         )
         listening = urllib.request.urlopen(f"{url}/api/stores/counts/changes", timeout=60)
