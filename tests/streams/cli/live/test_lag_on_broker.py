@@ -84,7 +84,7 @@ def test_before_the_first_start_all_is_to_be_read(words: Words) -> None:
     assert all(one["committed"] is None for one in found["inputs"])
     shown = words.command("lag")
     assert (shown.exit_code, shown.stdout.splitlines()[-1]) == (0, "Lag: 30")
-    assert "-by-word-repartition yet; the next start creates it." in shown.stdout
+    assert "-by-word-repartition does not exist yet; the next start creates" in shown.stdout
 
 
 LOOKS = [("lag",), ("lag", "--above", "5"), ("tasks",), ("top", "--times", "1"), ("offsets list",)]

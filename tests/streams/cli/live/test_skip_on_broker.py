@@ -196,7 +196,7 @@ def test_what_cannot_be_meant_is_refused(topics: Topics, tmp_path: Path) -> None
     for topic, partition, offset, error in (
         (counting.lines, 0, 2, "has already passed offset 2 of"),
         (counting.lines, 0, 4, "has no record at offset 4"),
-        (counting.lines[:-1], 0, 3, "did you mean"),
+        (counting.lines[:-1], 0, 3, "Did you mean"),
         (counting.lines, 1, 3, "and no 1"),
     ):
         done = counting.skip(topic, partition, offset, *app, "--yes")
@@ -206,7 +206,7 @@ def test_what_cannot_be_meant_is_refused(topics: Topics, tmp_path: Path) -> None
     assert '"value":"p0ison"' in done.output
     assert "No operator of the application receives it." in done.output
     assert "Nothing was done (--dry-run)." in done.output
-    assert "run it again with --yes" in counting.skip(counting.lines, 0, 3, *app).output
+    assert "Run it again with --yes" in counting.skip(counting.lines, 0, 3, *app).output
     assert counting.stands_at() == (3, [])
     done = counting.skip(*counting.partial_count(7), *app, "--dry-run")
     assert "It is a partial result of 'count', made of 7 records, which are skipped with it." in (

@@ -216,12 +216,15 @@ def test_what_is_named_wrong_is_said_with_what_is_near(shop: Shop, topics: Topic
     cases = [
         (shop.asked("tail", shop["orders"][:-1]), f"Did you mean {shop['orders']}?"),
         (shop.asked("tail", "count"), "Did you mean counts?"),
-        (shop.asked("produce", "counts", text="1"), "which nobody else may write"),
-        (without_app(topics, "tail", f"{shop['orders']}x"), f"Did you mean {shop['orders']}?"),
-        (without_app(topics, "tail"), "name a TOPIC"),
+        (shop.asked("produce", "counts", text="1"), "may write its internal topic"),
+        (without_app(topics, "tail", f"{shop['orders']}x"), f"did you mean {shop['orders']}?"),
+        (without_app(topics, "tail"), "TOPIC or --app is required"),
         (without_app(topics, "tail", "x", "--from", "soon"), "neither beginning nor end"),
-        (without_app(topics, "tail", "x", "--with", "size"), "'size' is none of timestamp"),
-        (without_app(topics, "tail", shop["orders"], "--partition", "3"), "0 to 2, no 3"),
+        (without_app(topics, "tail", "x", "--with", "size"), "'size' must be all or in timestamp"),
+        (
+            without_app(topics, "tail", shop["orders"], "--partition", "3"),
+            "has no partition 3, only 0 to 2",
+        ),
         (without_app(topics, "produce", shop["orders"], "/nowhere"), "/nowhere cannot be read"),
     ]
     for done, said in cases:
