@@ -161,8 +161,8 @@ def restore_only_to_the_last_stable_offset(patch: pytest.MonkeyPatch) -> None:
 
 
 def _do_not_compare_members(patch: pytest.MonkeyPatch) -> None:
-    right = Membership.hear
-    patch.setattr(Membership, "hear", lambda self: right(self) and False)
+    right = Membership.process_group_events
+    patch.setattr(Membership, "process_group_events", lambda self: right(self) and False)
 
 
 @bug
@@ -407,27 +407,27 @@ def what_a_client_drops_is_passed_in_its_last_callback(patch: pytest.MonkeyPatch
 @bug_of_skew
 def ends_read_before_the_times(patch: pytest.MonkeyPatch) -> None:
     """A time is visible before the records that were written with it."""
-    right = UpstreamTimes._look
+    right = UpstreamTimes._request_times
 
     def look(self: UpstreamTimes, inputs: Any, own: Any, alike: Any) -> UpstreamSnapshot | None:
         early = right(self, inputs, own, alike)
         late = right(self, inputs, own, alike)
         return late if early is None or late is None else UpstreamSnapshot(late.inputs, early.ends)
 
-    patch.setattr(UpstreamTimes, "_look", look)
+    patch.setattr(UpstreamTimes, "_request_times", look)
 
 
 @bug_of_skew
 def times_hold_up_to_the_last_stable_offset(patch: pytest.MonkeyPatch) -> None:
     """Offsets may be visible before the records of their transaction."""
-    right = UpstreamTimes._look
+    right = UpstreamTimes._request_times
 
     def look(self: UpstreamTimes, inputs: Any, own: Any, alike: Any) -> UpstreamSnapshot | None:
         found = right(self, inputs, own, alike)
         admin: Any = getattr(self._end_offsets, "__self__")  # noqa: B009
         return None if found is None else UpstreamSnapshot(found.inputs, admin.stable_offsets(own))
 
-    patch.setattr(UpstreamTimes, "_look", look)
+    patch.setattr(UpstreamTimes, "_request_times", look)
 
 
 @bug_of_skew
