@@ -1,4 +1,4 @@
-"""What combining before a repartition topic saves: ``python -m benchmarks.combining``.
+"""Savings of partial aggregates before a repartition topic: ``python -m benchmarks.combining``.
 
 A sum per key behind `select_key`, once with partial results and once with each record written, in
 turns over the same input. The sums of every run are compared with a recount.
@@ -6,31 +6,16 @@ turns over the same input. The sums of every run are compared with a recount.
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Sequence
-from functools import partial
-
 import click
 
 from benchmarks.jobs.moved import job_of
 from benchmarks.measure.cluster import cluster
-from benchmarks.peers.commands import headrace
-from benchmarks.peers.peer import Order, Variant
-from benchmarks.plan import Task
-from benchmarks.results import Run
-from benchmarks.throughput import Benchmark
+from benchmarks.pairs import compare
 
-ON, OFF = "combine.before.repartition", "none"
-
-
-def command(optimization: str, variant: Variant, order: Order) -> list[str]:
-    """A worker with the rewrite or without it."""
-    return [*headrace(variant, order), "--set", f"topology.optimization={optimization}"]
-
-
-def told(name: str, ratios: Sequence[float]) -> str:
-    """The median of some ratios, and how far they are apart."""
-    return f"  {name}: {statistics.median(ratios):.2f} ({min(ratios):.2f}-{max(ratios):.2f})"
+SETTINGS = (
+    "topology.optimization=combine.before.repartition",
+    "topology.optimization=none",
+)
 
 
 @click.command()
@@ -46,27 +31,7 @@ def main(
     with cluster(bootstrap) as place:
         for accounts in keys:
             job = job_of(accounts, records)
-            variant = Variant("headrace")
-            found: dict[str, list[Run]] = {ON: [], OFF: []}
-            task = Task(job, job.title, records, (variant,), pairs)
-            peers = {"headrace": headrace}
-            benchmark = Benchmark(place, task, peers, partitions)
-            for number in range(pairs):
-                for optimization in (ON, OFF) if number % 2 else (OFF, ON):
-                    peers["headrace"] = partial(command, optimization)
-                    run = benchmark.run(variant)
-                    assert not run.wrong, run.wrong
-                    found[optimization].append(run)
-                    click.echo(
-                        f"  {optimization}: {run.whole_s:.1f} s, {run.cpu_s:.1f} CPU-s, "
-                        f"broker {run.broker_cpu_s or 0:.1f} CPU-s, {run.memory >> 20} MiB",
-                        err=True,
-                    )
-            benchmark.close()
-            both = list(zip(found[ON], found[OFF], strict=True))
-            click.echo(f"{job.title}, combined over not, median (lowest-highest):")
-            click.echo(told("records per second", [b.whole_s / a.whole_s for a, b in both]))
-            click.echo(told("records per CPU-second", [b.cpu_s / a.cpu_s for a, b in both]))
+            compare(place, job, SETTINGS, pairs=pairs, partitions=partitions)
 
 
 if __name__ == "__main__":

@@ -235,7 +235,7 @@ def measured(
     partitions: int = 1,
     warming_s: float = 0.0,
 ) -> list[Latency]:
-    """Measure the latency of applications, by default of a stateless and of a stateful one.
+    """Measure the latency of applications, by default a stateless and a stateful application.
 
     Args:
         place: the cluster.

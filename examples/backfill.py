@@ -36,7 +36,7 @@ def spending(orders: str = "orders", spent: str = "spending") -> Topology:
 
 
 def orders(first_day: int, last_day: int) -> list[tuple[int, str, int]]:
-    """Yield time, customer and amount of the orders of some days, always the same ones."""
+    """Yield time, customer and amount of the orders of some days, the same in every run."""
     numbers = range(first_day * PER_DAY, last_day * PER_DAY)
     return [(START_MS + n // PER_DAY * DAY_MS, f"c{n * 7919 % 500}", n % 97) for n in numbers]
 

@@ -181,7 +181,7 @@ def _claimed(home: Path) -> Iterator[Path]:
 
 @contextmanager
 def _kafka(console: Console, home: Path, bootstrap: str | None) -> Iterator[str]:
-    """Start a Kafka for this run, on a free port, unless another one is given."""
+    """Start a Kafka for this run, on a free port, unless a cluster is given."""
     if bootstrap is not None:
         yield bootstrap
         return

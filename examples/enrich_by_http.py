@@ -1,4 +1,4 @@
-"""Enrichment by HTTP: what is the weather at the destination of each parcel?
+"""Enrichment by HTTP: the weather at the destination of each parcel.
 
 It shows `map_async`: a hundred calls in flight, retries, and the result for a parcel whose
 call finally fails. `python -m examples.enrich_by_http` is a service for it.

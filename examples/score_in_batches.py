@@ -1,4 +1,4 @@
-"""Scoring in batches: a model that scores many payments in one call estimates their risk of fraud.
+"""Scoring in batches: a model that scores many payments in each call estimates their risk of fraud.
 
 It shows `map_batches` with frames of pandas; the model here is three lines of arithmetic.
 
@@ -25,7 +25,7 @@ SETTINGS = {
 
 
 class Model:
-    """Model, created once per worker; a real one would be loaded here."""
+    """Model, created once per worker; load a real model here."""
 
     def predict(self, payments: Any) -> Any:
         """Return the scores of a frame with a row for each payment."""

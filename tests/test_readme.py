@@ -190,6 +190,12 @@ def _sums(newcomer: Newcomer) -> dict[str, int]:
     return {customer: int(cents) for customer, cents in map(str.split, said.splitlines())}
 
 
+def records_without_times(text: str) -> list[dict[str, object]]:
+    records: list[dict[str, object]] = [json.loads(line) for line in text.splitlines()]
+    assert all(record.pop("timestamp") for record in records)
+    return records
+
+
 def test_the_line_that_tries_the_word_count_prints_what_the_readme_shows(tmp_path: Path) -> None:
     text = (ROOT / "README.md").read_text()
     (line,) = re.findall(r"^echo .* \| headrace try .*$", text, re.M)
@@ -204,10 +210,7 @@ def test_the_line_that_tries_the_word_count_prints_what_the_readme_shows(tmp_pat
         text=True,
         check=True,
     )
-    said, expected = ([json.loads(line) for line in t.splitlines()] for t in (done.stdout, shown))
-    for record in [*said, *expected]:
-        del record["timestamp"]
-    assert said == expected
+    assert records_without_times(done.stdout) == records_without_times(shown)
 
 
 def test_the_guides_orders_on_a_file_print_what_it_shows(tmp_path: Path) -> None:
@@ -228,7 +231,4 @@ def test_the_guides_orders_on_a_file_print_what_it_shows(tmp_path: Path) -> None
         text=True,
         check=True,
     )
-    said, expected = ([json.loads(line) for line in t.splitlines()] for t in (done.stdout, shown))
-    for record in [*said, *expected]:
-        del record["timestamp"]
-    assert said == expected
+    assert records_without_times(done.stdout) == records_without_times(shown)

@@ -100,7 +100,7 @@ class Cluster:
     # -- watching ----------------------------------------------------------------------------
 
     def committed(self, topic: str) -> dict[int, int]:
-        """Return the committed offset of the application in each partition, 0 without one."""
+        """Return the committed offset of the application in each partition, or 0."""
         places = [TopicPartition(topic, p) for p in self._partitions(topic)]
         found = self._watcher.committed(places, _TIMEOUT_S)
         return {place.partition: max(0, place.offset) for place in found}

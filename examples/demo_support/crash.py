@@ -39,7 +39,7 @@ class Names:
 
     @property
     def words(self) -> str:
-        """The repartition topic, which has equal words in one partition."""
+        """Repartition topic with equal words in one partition."""
         return f"{self.application}-by-word-repartition"
 
     @property

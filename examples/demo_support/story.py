@@ -18,7 +18,7 @@ _WRONG_SHOWN = 10
 
 
 def differences(counted: Mapping[str, int], expected: Mapping[str, int]) -> list[str]:
-    """Return the words whose counts differ, or that only one side has."""
+    """Return the words whose counts differ or are missing on one side."""
     words = sorted(counted.keys() | expected.keys())
     return [word for word in words if counted.get(word) != expected.get(word)]
 
@@ -63,7 +63,7 @@ def show_topics(console: Console, topics: Mapping[str, Visible]) -> None:
 def explain(
     console: Console, kills: Sequence[Kill], text: Text, topics: Mapping[str, Visible]
 ) -> None:
-    """Explain in plain words what happened."""
+    """Explain the events of the run in plain words."""
     hit = next((kill for kill in kills if kill.open_records), None)
     if hit is None:
         console.print(

@@ -462,7 +462,7 @@ class Supervisor:
 
     def _kill(self, slot: _Slot, reason: str, *, is_final: bool = True) -> None:
         if slot.process is not None:
-            slot.killed = is_final
+            slot.killed = slot.killed or is_final
             pid = slot.process.pid
             self.log.error("worker_killed", worker_index=slot.index, pid=pid, reason=reason)
             slot.process.kill()
