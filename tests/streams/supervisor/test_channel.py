@@ -92,12 +92,13 @@ def test_messages_arrive_as_they_were_sent(ends: tuple[Channel, Channel]) -> Non
 def test_a_reader_that_does_not_read_holds_nobody_up_and_tears_no_message(
     ends: tuple[Channel, Channel],
 ) -> None:
-    sent = sum(ends[1].send(Loaded("app" * 100, number)) for number in range(20_000))
-    assert 0 < sent < 20_000
-    assert received(ends[0], sent) == [Loaded("app" * 100, number) for number in range(sent)]
+    messages = [Loaded("app" * 100, number) for number in range(20_000)]
+    sent = [message for message in messages if ends[1].send(message)]
+    assert 0 < len(sent) < len(messages)
+    assert received(ends[0], len(sent)) == sent
     assert ends[1].send(STATUS)
     assert received(ends[0], 1) == [STATUS]
-    wait_until(lambda: ends[1].dropped == 20_000 - sent, what="how many were dropped")
+    wait_until(lambda: ends[1].dropped == len(messages) - len(sent), what="how many were dropped")
 
 
 def test_a_message_of_any_size_arrives_whole(ends: tuple[Channel, Channel]) -> None:

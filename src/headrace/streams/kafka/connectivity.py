@@ -265,7 +265,7 @@ call within 0.01 s
         except BaseException as error:  # handed over to the caller
             failures.append(error)
 
-    thread = threading.Thread(target=run, name="headrace-client-call", daemon=True)
+    thread = threading.Thread(target=run, name="headrace-kafka-call", daemon=True)
     thread.start()
     progress_s = time.monotonic()
     while True:
