@@ -97,6 +97,9 @@ format: setup  ## Fix style automatically
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# Notices of two packages about other generators.
+docs: export NO_MKDOCS_2_WARNING = 1
+docs: export DISABLE_MKDOCS_2_WARNING = true
 docs: setup  ## Build the documentation into site/
 	$(BIN)/mkdocs build --strict --quiet
 

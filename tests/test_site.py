@@ -1,17 +1,19 @@
-"""What readers see of the pages: built as HTML, with nothing of Markdown left in its text.
+"""The site as HTML: everything that is Markdown in a page is rendered, and each link has a target.
 
-`mkdocs build --strict` looks at links alone: a fence that it does not know becomes prose, a list
-that follows its sentence without an empty line goes on as the sentence, both without a warning.
+`mkdocs build --strict` only checks links. A fence that it does not know becomes prose, and a list
+that follows its sentence without an empty line becomes part of the sentence, without a warning.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
 from dataclasses import dataclass, field
 from functools import cache
 from html.parser import HTMLParser
+from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -22,6 +24,7 @@ from tests.support.processes import ROOT
 DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))
 _FENCE = re.compile(r"^(`{3,}|~{3,})")
+_BLOCK = re.compile(r"(?:!!!|\?\?\?\+?|===!?) ")
 _HEADINGS = ("h1", "h2", "h3", "h4", "h5", "h6")
 _VOID = ("area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source")
 _LEFT_OVER = {
@@ -37,7 +40,7 @@ _LEFT_OVER = {
 
 @dataclass
 class Source:
-    """What a page should show, as its Markdown has it; indented blocks are fences too."""
+    """Content that a page should show; indented code blocks are fences, too."""
 
     fences: list[str] = field(default_factory=list)
     headings: list[str] = field(default_factory=list)
@@ -45,32 +48,55 @@ class Source:
 
 
 def read_source(text: str) -> Source:
-    """Tell the fences, the headings and the rows of tables of a page's Markdown."""
+    """Return the fences, headings and table rows of a page's Markdown."""
     found = Source()
+    if text.startswith("---\n"):
+        text = text.partition("\n---\n")[2]
+    _read(text.splitlines(), found)
+    return found
+
+
+def _read(lines: list[str], found: Source) -> None:
+    """Read a page, or the content of a block such as an admonition, which is indented."""
     fence: list[str] | None = None
     mark = before = ""
-    for line in text.splitlines():
+    indent = index = 0
+    is_in_list = False
+    while index < len(lines):
+        line = lines[index]
+        index += 1
         opened = _FENCE.match(line.strip())
         if fence is not None:
             if line.strip() == mark:
-                found.fences.append("\n".join(fence).rstrip("\n"))
+                found.fences.append("\n".join(fence).strip("\n"))
                 fence = None
             else:
-                fence.append(line)
+                fence.append(line[indent:] if line[:indent].isspace() else line)
         elif opened is not None:
-            fence, mark = [], opened[1]
+            fence, mark, indent = [], opened[1], len(line) - len(line.lstrip())
+        elif _BLOCK.match(line):
+            content = _indented(lines[index:])
+            index += len(content)
+            _read([inner[4:] for inner in content], found)
         elif line.startswith("    ") and (not before or before.startswith("    ")):
-            if not before:
+            if not is_in_list and not before:
                 found.fences.append(line[4:])
-            else:
+            elif not is_in_list:
                 found.fences[-1] += "\n" + line[4:]
         elif re.match(r"#{1,6} ", line):
             found.headings.append(_plain(line.lstrip("#")))
         elif line.startswith("|") and not re.fullmatch(r"\|(?: *:?-+:? *\|)+", line):
             found.rows += 1
+        if line and not line.startswith(" "):
+            is_in_list = bool(re.match(r"(?:[-*]|\d+\.) ", line))
         before = line
     assert fence is None, "a fence without an end"
-    return found
+
+
+def _indented(lines: list[str]) -> list[str]:
+    """Return the lines up to the first that is neither empty nor indented."""
+    count = next((i for i, line in enumerate(lines) if line and line[:4].strip()), len(lines))
+    return lines[:count]
 
 
 def _plain(markdown: str) -> str:
@@ -78,7 +104,7 @@ def _plain(markdown: str) -> str:
 
 
 class Page(HTMLParser):
-    """What a built page shows: its main part, and the anchors of all of it."""
+    """Content of the main part of a built page, and the anchors of the whole page."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
@@ -95,7 +121,7 @@ class Page(HTMLParser):
 
     @property
     def _is_main(self) -> bool:
-        return any(main for _, main in self._open)
+        return self._inside("article")
 
     def _inside(self, *tags: str) -> bool:
         return any(tag in tags for tag, _ in self._open)
@@ -104,7 +130,7 @@ class Page(HTMLParser):
         given = dict(attrs)
         self.anchors |= {value for name in ("id", "name") if (value := given.get(name))}
         if tag not in _VOID:
-            self._open.append((tag, given.get("role") == "main"))
+            self._open.append((tag, given.get("class") == "headerlink"))
         if not self._is_main:
             return
         self.links += [value for name in ("href", "src") if (value := given.get(name))]
@@ -115,7 +141,7 @@ class Page(HTMLParser):
             self.prose += "\n"
 
     def handle_data(self, data: str) -> None:
-        if not self._is_main:
+        if not self._is_main or any(is_permalink for _, is_permalink in self._open):
             return
         if self._text is not None:
             self._text += data
@@ -135,26 +161,31 @@ class Page(HTMLParser):
 
 @cache
 def page_at(built: Path) -> Page:
-    """Read a page of the site, once however many links lead to it."""
+    """Read a page of the site once, however many links lead to it."""
     return Page(built.read_text())
 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if find_spec("material") is None:
+        pytest.fail("mkdocs-material is not installed: run make setup")
     built = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "-d", str(built)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    # Each of both prints a notice about other generators, which is not about this site.
+    notices = {"NO_MKDOCS_2_WARNING": "1", "DISABLE_MKDOCS_2_WARNING": "true"}
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, check=False, env=os.environ | notices
+    )
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
     return built
 
 
 def _built(site: Path, page: Path) -> Path:
-    place = page.relative_to(DOCS).with_suffix("")
-    return site / ("" if place.name == "index" else place) / "index.html"
+    path = page.relative_to(DOCS).with_suffix("")
+    return site / (path.parent if path.name == "index" else path) / "index.html"
 
 
 def test_the_pages_build_without_a_warning(site: Path) -> None:
-    """Strictly, and without a word: else there is no site for any test."""
     assert (site / "index.html").is_file()
 
 
@@ -190,3 +221,56 @@ def test_every_link_and_anchor_of_the_site_leads_somewhere(site: Path, page: Pat
         assert target.is_file(), link
         if anchor:
             assert anchor in page_at(target).anchors, link
+
+
+def test_content_of_an_admonition_is_not_code() -> None:
+    page = """
+!!! note "Title"
+    Text.
+
+        code
+
+    ```python
+    print(1)
+    ```
+
+    | a |
+    |---|
+
+=== "Tab"
+
+    ## Heading
+
+1. Item
+
+    of two paragraphs
+"""
+    source = read_source(page)
+    assert source == Source(["code", "print(1)"], ["Heading"], rows=1)
+
+
+def test_nothing_is_loaded_from_another_host(site: Path) -> None:
+    """A link may lead to another site; scripts, styles, fonts and images are part of this one."""
+    loaded = re.compile(r"<(?:script|img|iframe|source)[^>]*src=[\"']?(?:https?:)?//")
+    styles = re.compile(r"<link[^>]*rel=[\"']?(?:stylesheet|preload|preconnect)[^>]*//")
+    for page in site.rglob("*.html"):
+        assert not loaded.search(page.read_text()), page
+        assert not styles.search(page.read_text()), page
+    for style in site.rglob("*.css"):
+        assert not re.search(r"url\([\"']?(?:https?:)?//|@import", style.read_text()), style
+
+
+REDIRECTS = {
+    "beyond": "sinks",
+    "calls": "async-io",
+    "page": "dashboard",
+    "query": "interactive-queries",
+    "versioned": "versioned-tables",
+    "watch": "monitoring",
+}
+
+
+@pytest.mark.parametrize("old", REDIRECTS)
+def test_old_addresses_lead_to_the_renamed_pages(site: Path, old: str) -> None:
+    assert f'url=../{REDIRECTS[old]}/"' in (site / old / "index.html").read_text()
+    assert (site / REDIRECTS[old] / "index.html").is_file()

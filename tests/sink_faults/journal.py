@@ -1,4 +1,4 @@
-"""A sink of one's own, as docs/beyond.md has it: a file to which each batch is one line.
+"""A sink of one's own, as docs/sinks.md has it: a file to which each batch is one line.
 
 A line has the rows of a batch and its position, and a sum that tells a torn one. Who writes holds
 a lock, so several workers may.

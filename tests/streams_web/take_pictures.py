@@ -1,4 +1,4 @@
-"""Makes the pictures of docs/page.md: ``python -m tests.streams_web.take_pictures``."""
+"""Makes the pictures of docs/dashboard.md: ``python -m tests.streams_web.take_pictures``."""
 
 from __future__ import annotations
 

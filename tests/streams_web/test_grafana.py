@@ -68,7 +68,7 @@ def test_each_panel_has_its_labels_and_a_place() -> None:
 
 
 def test_the_page_has_every_alert() -> None:
-    page = (ROOT / "docs/watch.md").read_text()
+    page = (ROOT / "docs/monitoring.md").read_text()
     assert re.findall(r"^\| `(Headrace\w+)` \|", page, re.M) == [rule["alert"] for rule in RULES]
     for rule in RULES:
         shown = set(re.findall(r"\$labels\.(\w+)", rule["annotations"]["summary"]))

@@ -31,8 +31,8 @@ from headrace.streams_web.metrics import METRICS
 
 _METRICS_HEAD = """# Metrics
 
-These are the metrics of `/metrics`, for Prometheus; see [Monitoring](watch.md) for how to serve
-them, and for the most important ones. This page is generated from the table in the code.
+These are the metrics of `/metrics`, for Prometheus; see [Monitoring](monitoring.md) for how to
+serve them, and for the most important ones. This page is generated from the table in the code.
 
 Counters start with the worker's process, and those of tasks and stores with the task in that
 process; Prometheus' `rate` and `increase` handle that. `worker` is the worker's number on its host.

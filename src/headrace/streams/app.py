@@ -725,7 +725,7 @@ localhost:1 has answered yet. It continues to start in the background; stop it w
             return self._queries
 
     def store(self, name: str, *, max_age: timedelta | None = None) -> Any:
-        """Return a reader of a store's committed rows, usable in any thread; see docs/query.md.
+        """Return a reader of a store's committed rows, usable in any thread.
 
         Rows are read from the files in ``state.dir``, so that the worker is not interrupted. Tasks
         of all processes of this host are visible, also while the application does not run. While it

@@ -5,7 +5,7 @@ the sink. So no record is committed twice: a position moves only from the value 
 expects. If the expectation is wrong, because another worker has the task or because the result of a
 commit was lost, the write fails, and the writer reads the positions again.
 
-A custom sink needs only two methods besides writing rows: see docs/beyond.md.
+A custom sink needs only two methods besides writing rows: see docs/sinks.md.
 """
 
 from __future__ import annotations

@@ -348,7 +348,7 @@ passes to KafkaStreams, or with the option --set bootstrap.servers=... of a comm
     hot_keys_max: int = setting(
         integer(0, 100),
         "How many keys that change most to tell of each store of a task; they are data, see "
-        "[Interactive queries](query.md#keys-that-change-most). 0 looks at none.",
+        "[Interactive queries](interactive-queries.md#keys-that-change-most). 0 looks at none.",
         default=0,
     )
     max_task_idle_ms: int = setting(

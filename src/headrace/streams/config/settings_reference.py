@@ -181,7 +181,7 @@ def _wrapped(text: str) -> Iterator[str]:
 def _bare(text: str) -> str:
     """Remove Markdown marks.
 
-    >>> _bare("see **all** of [Query it](query.md), `poll.ms`")
+    >>> _bare("see **all** of [Query it](interactive-queries.md), `poll.ms`")
     'see all of Query it, poll.ms'
     """
     return _LINK.sub(r"\1", text).replace("`", "").replace("**", "")

@@ -86,7 +86,7 @@ TABLE: tuple[ExitCause, ...] = (
     ExitCause(ApplicationError, "`headrace run` does not find the application",
            ExitCode.CONFIGURATION, "after correcting the name or the code"),
     ExitCause(UnusableSinkError, "a table outside of Kafka cannot be used as it is",
-           ExitCode.CONFIGURATION, "after [following the message](beyond.md)"),
+           ExitCode.CONFIGURATION, "after [following the message](sinks.md)"),
     ExitCause(MissingTopicError,
            "a source or an output topic does not exist, or was deleted; to look at, too",
            ExitCode.TOPICS, "after creating it"),

@@ -33,7 +33,7 @@ class Materialized(metaclass=Hinting):
         retention: how long windows are kept in stream time, from their start on; None keeps them
             until they are closed. Only for stores of windows.
         history: keep versions of each row that were valid this long before the latest record. Only
-            for the tables of ``table()`` and ``to_table()``, see docs/versioned.md.
+            for the tables of ``table()`` and ``to_table()``, see docs/versioned-tables.md.
 
     Raises:
         TopologyError: the store's name, the retention or the history is invalid.
