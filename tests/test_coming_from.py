@@ -1,0 +1,97 @@
+"""The pages for readers who know another tool name only what exists here."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+
+import headrace
+from headrace import KafkaStreams, avro, serdes
+from headrace.streams.config.java_settings import NOT_SUPPORTED
+from tests.support.processes import ROOT
+from tests.test_docs import PRIVATE_WORDS
+
+DOCS = ROOT / "docs"
+PAGES = sorted((DOCS / "coming-from").glob("*.md"))
+OF_JAVA = (
+    "start state setStateListener setUncaughtExceptionHandler setGlobalStateRestoreListener "
+    "setStandbyUpdateListener addStreamThread removeStreamThread pause resume isPaused cleanUp "
+    "metrics metadataForLocalThreads metadataForAllStreamsClients streamsMetadataForStore "
+    "queryMetadataForKey allLocalStorePartitionLags clientInstanceIds close store query"
+)
+"""The public methods of Kafka Streams' class, in version 4.3.1."""
+
+
+def _rows(title: str) -> list[tuple[str, str]]:
+    """Return the first two cells of each row of a section's table on the page on Kafka Streams."""
+    page = (DOCS / "coming-from/kafka-streams.md").read_text()
+    section = re.split(r"^##+ ", page.partition(f"### {title}\n")[2], maxsplit=1, flags=re.M)[0]
+    lines = [line for line in section.splitlines() if line.startswith("| ")][1:]
+    cells = [line.strip("| ").split(" | ") for line in lines]
+    return [(first, second) for first, second, *_ in cells]
+
+
+def _quoted(text: str) -> list[str]:
+    return re.findall(r"`([^`]+)`", text)
+
+
+def test_each_java_method_of_the_class_is_in_its_table() -> None:
+    named = {re.split(r"\W", name)[0] for java, _ in _rows("The class `KafkaStreams`")
+             for name in _quoted(java)}  # fmt: skip
+    assert [method for method in OF_JAVA.split() if method not in named] == []
+
+
+def test_each_of_our_names_in_the_table_of_the_class_exists() -> None:
+    commands = (DOCS / "commands.md").read_text()
+    arguments = {
+        name
+        for method in (KafkaStreams.__init__, KafkaStreams.close)
+        for name in inspect.signature(method).parameters
+    }
+    names = [name for _, ours in _rows("The class `KafkaStreams`") for name in _quoted(ours)]
+    assert len(names) > 30
+    missing = []
+    for name in names:
+        owner, _, attribute = name.partition(".")
+        if name.startswith("headrace "):
+            exists = f"## {name}\n" in commands
+        elif name.startswith("--"):
+            exists = f"`{name} " in commands
+        elif attribute:
+            exists = hasattr(getattr(headrace, owner, None), attribute)
+        else:
+            exists = hasattr(headrace, name) or name in arguments
+        if not exists:
+            missing.append(name)
+    assert missing == []
+
+
+def test_each_serde_of_the_table_exists() -> None:
+    modules = {"serdes": serdes, "avro": avro}
+    names = [name for _, ours in _rows("Serdes and their defaults") for name in _quoted(ours)]
+    assert len(names) > 8
+    for name in names:
+        module, _, attribute = name.partition(".")
+        assert hasattr(modules[module], attribute), name
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_each_setting_on_the_pages_is_known(page: Path) -> None:
+    known = (DOCS / "configuration.md").read_text()
+    text = re.sub(r"^ *```.*?^ *```", "", page.read_text(), flags=re.M | re.S)
+    named = set(re.findall(r"`([a-z]+(?:\.[a-z]+)+)`", text))
+    foreign = {"num.stream.threads", "single.store.self.join", "group.id", "enable.auto.commit"}
+    for name in named - foreign:
+        is_serde = name.split(".")[0] in ("serdes", "avro", "app", "headrace")
+        assert is_serde or f"`{name}`" in known or name in NOT_SUPPORTED, name
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_the_pages_use_standard_terms(page: Path) -> None:
+    prose = re.sub(r"^ *```.*?^ *```", "", page.read_text(), flags=re.M | re.S)
+    prose = re.sub(r"`[^`]*`|\]\([^)]*\)", "", prose)
+    lines = [line for line in prose.splitlines() if not line.strip().startswith("|")]
+    assert [line for line in lines if PRIVATE_WORDS.search(line)] == []
