@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
-from headrace.spark_bridge.cli.shipping import own_modules, pack, project_modules
+from headrace.spark_bridge.cli.backfill import own_modules, pack, project_modules
 from tests.support.processes import ROOT
 
 

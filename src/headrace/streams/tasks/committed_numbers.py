@@ -29,8 +29,9 @@ from headrace.streams.plan.progress import (
     left_out_values,
     without_left_out,
 )
-from headrace.topology.context.context import Number, Operator
+from headrace.topology.context.context import Operator
 from headrace.topology.context.environment import Headers, Send
+from headrace.topology.context.number import Number
 from headrace.topology.context.task_facts import TaskFacts
 from headrace.topology.errors import TopologyError
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from headrace.topology.compile.codegen import CompileOptions, has_its_own, needs_old
 from headrace.topology.compile.meeting import meets_others
+from headrace.topology.context.context import Operator as RunningOperator
 from headrace.topology.context.context import (
-    Number,
     OperatorContext,
     Receive,
     TableView,
@@ -17,8 +17,8 @@ from headrace.topology.context.context import (
     raise_earlier,
     stop,
 )
-from headrace.topology.context.context import Operator as RunningOperator
 from headrace.topology.context.environment import TaskEnvironment
+from headrace.topology.context.number import Number
 from headrace.topology.errors import TopologyError
 from headrace.topology.graph.graph import (
     Aggregate,
@@ -30,7 +30,7 @@ from headrace.topology.graph.graph import (
     TableSource,
     by_name,
 )
-from headrace.topology.operators.stored_rows import StoredRows, to_all
+from headrace.topology.operators.record_cache import StoredRows, to_all
 from headrace.topology.processors.store_faces import (
     GlobalView,
     ReadOnlyStore,

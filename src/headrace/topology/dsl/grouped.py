@@ -10,7 +10,7 @@ from headrace.topology import serdes
 from headrace.topology.arguments import checked
 from headrace.topology.dsl import cogrouped, ktable, session_windowed, time_windowed
 from headrace.topology.dsl.steps.folding import add_fold
-from headrace.topology.dsl.steps.late import Late
+from headrace.topology.dsl.steps.stream_steps import Late
 from headrace.topology.errors import TopologyError
 from headrace.topology.graph.draft import Edge
 from headrace.topology.graph.fold import Aggregating, Counting, Fold, Reducing

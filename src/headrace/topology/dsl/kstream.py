@@ -31,11 +31,11 @@ from headrace.topology.dsl.steps.join_nodes import (
     global_join,
     table_lookup,
 )
-from headrace.topology.dsl.steps.late import Late
 from headrace.topology.dsl.steps.stream_steps import (
     AnyStore,
     By,
     Deduplication,
+    Late,
     ProcessorOptions,
     add_dead_letters,
     add_external_sink,

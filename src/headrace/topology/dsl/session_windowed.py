@@ -10,7 +10,7 @@ from headrace.topology import serdes
 from headrace.topology.arguments import checked
 from headrace.topology.dsl import ktable
 from headrace.topology.dsl.steps.folding import add_fold, storing
-from headrace.topology.dsl.steps.late import Late, add_late
+from headrace.topology.dsl.steps.stream_steps import Late, add_late
 from headrace.topology.graph.draft import Edge
 from headrace.topology.graph.fold import Aggregating, Counting, Fold, Reducing
 from headrace.topology.graph.graph import AnySerde, Node

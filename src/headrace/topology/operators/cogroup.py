@@ -13,8 +13,7 @@ from typing import Any, ClassVar
 
 from headrace.topology.context.context import Headers, Operator, OperatorContext, Receive, TableView
 from headrace.topology.context.operator_spec import OperatorSpec, RowKind
-from headrace.topology.operators.last_changes import RecordCache, Uncached
-from headrace.topology.operators.stored_rows import FoldedTable
+from headrace.topology.operators.record_cache import FoldedTable, RecordCache, Uncached
 from headrace.topology.serdes.kept import keeper
 
 Aggregator = Callable[[Any, Any, Any], Any]

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from headrace.topology.context.context import Headers, OperatorContext
 from headrace.topology.context.operator_spec import OperatorSpec
 from headrace.topology.errors import DeadLetterRequested, NoReasonError, type_of
-from headrace.topology.operators.last_changes import Uncached
+from headrace.topology.operators.record_cache import Uncached
 
 
 @dataclass(frozen=True, slots=True)

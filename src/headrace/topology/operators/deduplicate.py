@@ -27,7 +27,7 @@ from headrace.state.timed import TimedBuffer
 from headrace.topology.context.context import Headers, OperatorContext
 from headrace.topology.context.operator_spec import OperatorSpec, RowKind
 from headrace.topology.errors import SerdeError
-from headrace.topology.operators.last_changes import Uncached
+from headrace.topology.operators.record_cache import Uncached
 from headrace.topology.serdes import Serde
 from headrace.topology.serdes._serde import Compound, completed
 

@@ -11,7 +11,7 @@ from headrace.topology.context.context import Headers, Operator, OperatorContext
 from headrace.topology.context.operator_spec import OperatorSpec, RowKind
 from headrace.topology.errors import TopologyError
 from headrace.topology.functions import refuse_never_run
-from headrace.topology.operators.last_changes import Uncached
+from headrace.topology.operators.record_cache import Uncached
 from headrace.topology.processors.processors import (
     FixedKeyProcessorContext,
     FixedKeyRecord,

@@ -16,8 +16,7 @@ from typing import Any, ClassVar
 from headrace.topology.context.context import Headers, Operator, OperatorContext
 from headrace.topology.context.operator_spec import OperatorSpec, RowKind
 from headrace.topology.graph.graph import AnySerde
-from headrace.topology.operators.last_changes import Uncached
-from headrace.topology.operators.stored_rows import FoldedTable
+from headrace.topology.operators.record_cache import FoldedTable, Uncached
 from headrace.topology.operators.table_rows import TableRows
 from headrace.topology.serdes.changed import ValueChange
 from headrace.topology.serdes.kept import as_pair

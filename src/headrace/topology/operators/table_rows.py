@@ -13,8 +13,7 @@ from typing import Any
 from headrace.state.buffer import ATOMS
 from headrace.topology.context.context import Headers, Operator, OperatorContext
 from headrace.topology.graph.graph import Function
-from headrace.topology.operators.last_changes import RecordCache
-from headrace.topology.operators.stored_rows import StoredTable
+from headrace.topology.operators.record_cache import RecordCache, StoredTable
 from headrace.topology.serdes.kept import keeper
 
 

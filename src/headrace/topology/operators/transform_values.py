@@ -15,7 +15,7 @@ from headrace.topology.context.context import Headers, Operator, OperatorContext
 from headrace.topology.context.operator_spec import OperatorSpec
 from headrace.topology.errors import TopologyError
 from headrace.topology.operators.process import add_life_cycle
-from headrace.topology.operators.stored_rows import StoredRows
+from headrace.topology.operators.record_cache import StoredRows
 from headrace.topology.operators.table_rows import TableRows
 from headrace.topology.processors.processors import ProcessingContext
 

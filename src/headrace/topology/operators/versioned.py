@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Protocol
 
 from headrace.topology.context.context import Headers, OperatorContext, TableView
 from headrace.topology.context.operator_spec import OperatorSpec
-from headrace.topology.operators.last_changes import Uncached
+from headrace.topology.operators.record_cache import Uncached
 from headrace.topology.processors.versioned_store import IS_LATEST, NOT_PUT, VersionedStore
 from headrace.topology.serdes.kept import keeper
 

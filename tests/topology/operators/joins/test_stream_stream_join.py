@@ -19,7 +19,7 @@ from headrace.state.timed import TimedBuffer
 from headrace.streams.errors import MisconfiguredTopicError, RecordError, StreamsError
 from headrace.streams.testing.driver import TopologyTestDriver
 from headrace.topology import KStream, Materialized, StreamsBuilder, Topology, TopologyError, serdes
-from headrace.topology.context.context import Number
+from headrace.topology.context.number import Number
 from headrace.topology.operators.joins import stream_join
 from headrace.topology.operators.joins.stream_join import KeyEncoder, SideRows
 from headrace.topology.serdes import Serde

@@ -16,7 +16,7 @@ from headrace.state.spec import StoreSpec
 from headrace.state.store import Position
 from headrace.state.timed import TimedBuffer
 from headrace.topology import serdes
-from headrace.topology.context.context import Number
+from headrace.topology.context.number import Number
 from headrace.topology.operators.joins.stream_join import KeyEncoder, SideRows
 from headrace.topology.operators.windows import recent_rows
 from headrace.topology.serdes.join_serdes import KEPT

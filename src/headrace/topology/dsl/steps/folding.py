@@ -14,7 +14,7 @@ from headrace.topology.graph.fold import Fold
 from headrace.topology.graph.graph import Node, OperatorNode
 from headrace.topology.graph.materialized import Materialized
 from headrace.topology.operators.cogroup import CogroupInput
-from headrace.topology.operators.stored_rows import FoldedTable
+from headrace.topology.operators.record_cache import FoldedTable
 from headrace.topology.operators.versioned import VersionedTable
 from headrace.topology.operators.windows.emission import Emit
 from headrace.topology.operators.windows.sliding import SlidingFold

@@ -13,7 +13,7 @@ from datetime import timedelta
 from typing import Any, Generic, Literal, TypedDict, TypeVar
 
 from headrace.topology.dsl.global_table import GlobalKTable, node_of
-from headrace.topology.dsl.steps.late import Late, add_late
+from headrace.topology.dsl.steps.stream_steps import Late, add_late
 from headrace.topology.errors import NO_ARGUMENTS, Arguments, TopologyError
 from headrace.topology.graph.draft import Edge
 from headrace.topology.graph.graph import AnySerde, Function, OperatorNode, Stateless

@@ -1,14 +1,15 @@
-"""Nodes of merges, processors, `deduplicate`, `sample`, `to_dead_letters` and `to_sink`."""
+"""Nodes of merges, late records, processors, `deduplicate`, `sample`, dead letters and sinks."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Any, Literal, TypedDict, get_args
+from typing import Any, Literal, TypedDict, TypeVar, get_args
 
 from headrace.topology import serdes
 from headrace.topology.arguments import require_word
+from headrace.topology.dsl import kstream
 from headrace.topology.errors import Arguments, TopologyError, type_of
 from headrace.topology.external_sink import ExternalSink
 from headrace.topology.graph.draft import Edge
@@ -20,6 +21,7 @@ from headrace.topology.operators.deduplicate import Deduplicate, SeenSerde
 from headrace.topology.operators.outbox import WriteOutside
 from headrace.topology.operators.process import ProcessorSpec, supplied
 from headrace.topology.operators.sample import HashSample
+from headrace.topology.operators.windows.lateness import late_name
 from headrace.topology.processors.store import Store
 from headrace.topology.processors.stores import StoreBuilder, store_names
 from headrace.topology.serdes import Serde
@@ -170,4 +172,29 @@ def _require_sink(sink: ExternalSink) -> None:
         raise TopologyError(
             f"to_sink() takes a sink such as SqliteSink(...), and was given {type_of(sink)}; a "
             "custom sink has open() and keyed, which help(headrace.ExternalSink) describes"
+        )
+
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+Late = Callable[["kstream.KStream[K, V]"], object]
+"""Function that receives the stream of late records and adds nodes to it."""
+
+
+def add_late(edge: Edge, node: str, late: Late[Any, Any] | None) -> None:
+    """Add a stream of late records downstream of a node, and pass it to the ``late=`` function.
+
+    Kafka Streams has no such stream, so its name uses no number and all other names stay the same.
+    The operator finds it with `operators.windows.lateness.split_late`.
+    """
+    if late is None:
+        return
+    name = legal(late_name(node))
+    edge.draft.add(Stateless(name, (node,), op="pass"))
+    returned = late(kstream.KStream(replace(edge, node=name)))
+    if isinstance(returned, str):
+        raise TopologyError(
+            f"late= of {node!r} returned a str, which writes nothing; have it add to the stream: "
+            f"late=lambda stream: stream.to({returned!r})"
         )

@@ -31,7 +31,7 @@ from headrace.state.codec import prefix_end
 from headrace.topology.context.context import Headers, OperatorContext, no_row
 from headrace.topology.context.operator_spec import Bind, OperatorSpec
 from headrace.topology.errors import Arguments
-from headrace.topology.operators.last_changes import Uncached
+from headrace.topology.operators.record_cache import Uncached
 from headrace.topology.serdes import Serde
 from headrace.topology.serdes.subscriptions import (
     ForeignKeySubscription,

@@ -23,8 +23,7 @@ from typing import Any, ClassVar
 
 from headrace.topology.context.context import Headers, Operator, OperatorContext, TableView
 from headrace.topology.context.operator_spec import OperatorSpec
-from headrace.topology.operators.last_changes import Uncached
-from headrace.topology.operators.stored_rows import StoredRows
+from headrace.topology.operators.record_cache import StoredRows, Uncached
 from headrace.topology.operators.table_rows import TableRows
 
 _NOTHING = object()

@@ -21,10 +21,11 @@ from typing import Any, ClassVar, Literal, cast
 from headrace.state.buffer import ABSENT, ATOMS, Buffer
 from headrace.state.codec import TIMESTAMP
 from headrace.state.timed import TimedBuffer
-from headrace.topology.context.context import Headers, Number, OperatorContext, Receive, TaskFacts
+from headrace.topology.context.context import Headers, OperatorContext, Receive, TaskFacts
+from headrace.topology.context.number import Number
 from headrace.topology.context.operator_spec import OperatorSpec, RowKind
 from headrace.topology.errors import Arguments, EarlierRecordError
-from headrace.topology.operators.last_changes import Uncached
+from headrace.topology.operators.record_cache import Uncached
 from headrace.topology.operators.windows.emission import NEVER
 from headrace.topology.operators.windows.lateness import split_late
 from headrace.topology.operators.windows.recent_rows import RecentRows

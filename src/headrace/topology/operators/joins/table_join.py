@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 from headrace.topology.context.context import Headers, OperatorContext
 from headrace.topology.context.operator_spec import OperatorSpec
 from headrace.topology.errors import Arguments
-from headrace.topology.operators.last_changes import Uncached
+from headrace.topology.operators.record_cache import Uncached
 
 _KEY_OF_TABLE = "the global table's key"
 

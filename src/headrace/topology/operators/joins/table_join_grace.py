@@ -16,7 +16,7 @@ from headrace.state.codec import TIMESTAMP
 from headrace.topology.context.context import Headers, OperatorContext
 from headrace.topology.context.operator_spec import OperatorSpec, RowKind
 from headrace.topology.errors import EarlierRecordError
-from headrace.topology.operators.last_changes import Uncached
+from headrace.topology.operators.record_cache import Uncached
 from headrace.topology.operators.windows.buffered import Buffered
 from headrace.topology.operators.windows.emission import NEVER
 from headrace.topology.serdes.join_serdes import PostponedKey

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from headrace.topology.context.context import Receive
-from headrace.topology.operators.stored_rows import to_all
+from headrace.topology.operators.record_cache import to_all
 
 _SUFFIX = "-late"
 

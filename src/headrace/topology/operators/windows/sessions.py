@@ -15,10 +15,10 @@ from typing import Any, ClassVar, cast
 
 from headrace.state.codec import TIMESTAMP
 from headrace.state.timed import TimedBuffer
-from headrace.topology.context.context import Headers, Number, Operator, OperatorContext
+from headrace.topology.context.context import Headers, Operator, OperatorContext
+from headrace.topology.context.number import Number
 from headrace.topology.context.operator_spec import RowKind
-from headrace.topology.operators.last_changes import RecordCache
-from headrace.topology.operators.stored_rows import FoldedTable
+from headrace.topology.operators.record_cache import FoldedTable, RecordCache
 from headrace.topology.operators.windows.emission import NEVER, EmissionProgress, Emit
 from headrace.topology.operators.windows.lateness import split_late
 from headrace.topology.serdes.kept import keeper

@@ -28,8 +28,7 @@ from headrace.topology.context.context import Headers, Operator, OperatorContext
 from headrace.topology.context.operator_spec import RowKind
 from headrace.topology.context.task_facts import EmissionBudget
 from headrace.topology.graph.fold import Fold
-from headrace.topology.operators.last_changes import RecordCache
-from headrace.topology.operators.stored_rows import FoldedTable
+from headrace.topology.operators.record_cache import FoldedTable, RecordCache
 from headrace.topology.operators.windows.emission import NEVER, EmissionProgress, Emit
 from headrace.topology.operators.windows.lateness import split_late
 from headrace.topology.operators.windows.recent_rows import RecentRows
