@@ -263,6 +263,7 @@ def test_nothing_is_loaded_from_another_host(site: Path) -> None:
 REDIRECTS = {
     "beyond": "sinks",
     "calls": "async-io",
+    "getting-started": "tutorials/first-application",
     "page": "dashboard",
     "query": "interactive-queries",
     "versioned": "versioned-tables",

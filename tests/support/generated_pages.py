@@ -97,9 +97,9 @@ This page lists all commands with their options, like `--help` in a terminal. It
 
 ## A tour
 
-The examples use `revenue.py` and `orders.jsonl` of [Getting started](getting-started.md), and a
-broker on this machine (`headrace broker start`). Describe the application, check it, and try it on
-a file:
+The examples use `revenue.py` and `orders.jsonl` of
+[A first application](tutorials/first-application.md), and a broker on this machine
+(`headrace broker start`). Describe the application, check it, and try it on a file:
 
 ```sh
 headrace describe revenue:app

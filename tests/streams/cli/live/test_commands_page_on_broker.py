@@ -19,6 +19,7 @@ from headrace.streams.cli.options import _flat
 from headrace.streams.config.config import StreamsConfig
 from headrace.streams.devbroker import DevBroker
 from headrace.streams.kafka.client_check import check_clients
+from tests.support import tutorials
 from tests.support.live import live
 from tests.support.processes import ROOT
 from tests.support.secret_settings import KEY_PASSWORD, client_key, write_toml
@@ -45,15 +46,14 @@ def run(line: str, names: Mapping[str, str], environ: Mapping[str, str]) -> str:
 def test_the_tour_of_the_commands_runs_line_by_line(
     topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    guide = (ROOT / "docs/getting-started.md").read_text()
+    files = {block.file: block.text for block in tutorials.blocks("first-application")}
     names = {name: topics.name(name) for name in ("orders", "revenue")}
-    (program,) = re.findall(r"`revenue.py`:\n\n```python\n(.*?)^```$", guide, re.M | re.S)
+    program = files["revenue.py"]
     for old, new in names.items():
         program = program.replace(f'"{old}"', f'"{new}"')
     module = f"revenue_{secrets.token_hex(4)}"
     (tmp_path / f"{module}.py").write_text(program)
-    (orders,) = re.findall(r"^```json\n(.*?)^```$", guide, re.M | re.S)
-    (tmp_path / "orders.jsonl").write_text(orders)
+    (tmp_path / "orders.jsonl").write_text(files["orders.jsonl"])
     monkeypatch.chdir(tmp_path)
     environ = {
         "HEADRACE_BOOTSTRAP_SERVERS": topics.bootstrap,
