@@ -25,6 +25,7 @@ from headrace.streams.kafka.acls import TABLE, Needed
 from headrace.streams.supervisor import exit_codes
 from headrace.streams.supervisor.exit_codes import ExitCause
 from headrace.streams_web.metrics import METRICS
+from tests.support import reference_pages
 
 # docs/metrics.md
 
@@ -269,14 +270,16 @@ def _endings(endings: Sequence[ExitCause], again: str) -> str:
     return "".join(rows)
 
 
-_PAGES = {
+PAGES = {
     "metrics": metrics,
     "acls": acls,
     "commands": commands,
     "configuration": configuration,
     "exit-codes": run_exit_codes,
     "backfill-exit-codes": backfill_exit_codes,
+    "log-events": reference_pages.log_events,
+    "exit-code-page": reference_pages.exit_code_page,
 }
 
 if __name__ == "__main__":
-    sys.stdout.write(_PAGES[sys.argv[1]]())
+    sys.stdout.write(PAGES[sys.argv[1]]())

@@ -45,15 +45,21 @@ def metrics() -> Iterator[str]:
 
 
 def log_events() -> Iterator[str]:
-    found: set[str] = set()
-    for path in PACKAGE.rglob("*.py"):
+    yield from {event for event, _ in log_calls()}
+
+
+def log_calls() -> Iterator[tuple[str, ast.Call]]:
+    """Yield the log events of the code with their calls."""
+    for path in sorted(PACKAGE.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Call) and node.args and _function(node) in _LOG_FUNCTIONS:
-                found |= set(_constants(node.args[0]))
-    yield from (event for event in found if _EVENT.fullmatch(event))
+            if isinstance(node, ast.Call) and node.args and function_of(node) in _LOG_FUNCTIONS:
+                for event in _constants(node.args[0]):
+                    if _EVENT.fullmatch(event):
+                        yield event, node
 
 
-def _function(call: ast.Call) -> str:
+def function_of(call: ast.Call) -> str:
+    """Return the name of a called function, without leading underscores."""
     name = getattr(call.func, "attr", getattr(call.func, "id", ""))
     return str(name).lstrip("_")
 
