@@ -15,7 +15,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 ROOMS = ("state", "topology", "streams", "streams_web", "spark_bridge")
-FACE = ("__init__.py", "__main__.py", "sources.py")
+FACE = ("__init__.py", "__main__.py", "errors.py", "simulation.py", "sources.py", "testing.py")
 
 
 def copy_of_the_tree(target: Path) -> Path:

@@ -3,7 +3,7 @@
 An application imports its names from here. Each name is loaded on first use: a topology and its
 test driver need no Kafka client. The Spark side is `headrace.spark_bridge`.
 
-Example:
+Examples:
     >>> from headrace import StreamsBuilder, TopologyTestDriver, serdes
     >>> builder = StreamsBuilder()
     >>> words = builder.stream("words", key=serdes.string, value=serdes.string)

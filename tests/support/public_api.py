@@ -16,11 +16,14 @@ from typing import Any
 
 MODULES = (
     "headrace",
+    "headrace.errors",
+    "headrace.simulation",
     "headrace.sources",
     "headrace.spark_bridge",
     "headrace.streams",
     "headrace.streams.errors",
     "headrace.streams.simulation",
+    "headrace.testing",
     "headrace.topology",
     "headrace.topology.errors",
     "headrace.topology.serdes",

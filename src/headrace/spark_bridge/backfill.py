@@ -79,11 +79,12 @@ def backfill(
         SparkMissingError: Spark is too old.
         StreamsError: the cluster does not answer, or topics are missing or misconfigured.
 
-    >>> from headrace import StreamsBuilder
-    >>> backfill(StreamsBuilder().build(), {"application.id": "a"}, spark=None, order="random")
-    Traceback (most recent call last):
-        ...
-    headrace.spark_bridge.errors.CannotBackfillError: order must be one of 'auto', 'exact', \
+    Examples:
+        >>> from headrace import StreamsBuilder
+        >>> backfill(StreamsBuilder().build(), {"application.id": "a"}, spark=None, order="random")
+        Traceback (most recent call last):
+            ...
+        headrace.spark_bridge.errors.CannotBackfillError: order must be one of 'auto', 'exact', \
 'combine', not 'random'
     """
     begun = time.monotonic()

@@ -36,7 +36,7 @@ def sealed(*, full: bool) -> Iterator[None]:
         Exception: an error of Headrace or of the system, without its causes.
         BackfillError: in place of any other error.
 
-    Example:
+    Examples:
         >>> with sealed(full=False):
         ...     int("a value")
         Traceback (most recent call last):

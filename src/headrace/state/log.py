@@ -41,7 +41,7 @@ class ModuleLog:
     def bind(self, **fields: Any) -> ModuleLog:
         """Return a logger with additional fields.
 
-        Example:
+        Examples:
             >>> ModuleLog({"application": "shop"}).bind(task="0_1")
             <ModuleLog application=shop task=0_1>
         """
@@ -96,7 +96,7 @@ def places(error: BaseException) -> list[str]:
     """Return the code locations of an error's traceback, outermost first: file, line and function,
     no values.
 
-    Example:
+    Examples:
         >>> try:
         ...     int("secret")
         ... except ValueError as error:

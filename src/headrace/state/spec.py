@@ -33,11 +33,12 @@ class StoreSpec:
         ValueError: The name or the kind is not legal.
         TypeError: A topic setting is not a string.
 
-    >>> spec = StoreSpec("counts", topic_config={"cleanup.policy": "compact"})
-    >>> spec.topic_config["cleanup.policy"]
-    'compact'
-    >>> spec in {spec}
-    True
+    Examples:
+        >>> spec = StoreSpec("counts", topic_config={"cleanup.policy": "compact"})
+        >>> spec.topic_config["cleanup.policy"]
+        'compact'
+        >>> spec in {spec}
+        True
     """
 
     name: str

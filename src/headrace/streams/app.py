@@ -115,7 +115,7 @@ class KafkaStreams:
         ConfigError: the settings are invalid.
         TopologyError: the topology cannot run.
 
-    Example:
+    Examples:
         >>> from headrace import StreamsBuilder, serdes
         >>> builder = StreamsBuilder()
         >>> builder.stream("in", value=serdes.string).map_values(str.upper).to("out")
@@ -339,7 +339,7 @@ class KafkaStreams:
             RuntimeError: it was started before, or was closed during the wait.
             TypeError: `wait` has another type; nothing is started.
 
-        Example:
+        Examples:
             >>> from datetime import timedelta
             >>> from headrace import KafkaStreams, StreamsBuilder
             >>> builder = StreamsBuilder()
@@ -670,7 +670,7 @@ localhost:1 has answered yet. It continues to start in the background; stop it w
             The name of its thread, which ends with its `index` in `metrics`; None if the
                 application does not run or is being stopped.
 
-        Example:
+        Examples:
             >>> from headrace import KafkaStreams, StreamsBuilder
             >>> builder = StreamsBuilder()
             >>> builder.stream("in").to("out")
@@ -750,7 +750,7 @@ localhost:1 has answered yet. It continues to start in the background; stop it w
             NoSuchStoreError: the application has no such store; the message lists its stores. Each
                 read raises `ApplicationFailedError` after the application has failed.
 
-        Example:
+        Examples:
             >>> from headrace import KafkaStreams, StreamsBuilder, serdes
             >>> builder = StreamsBuilder()
             >>> words = builder.stream("words", key=serdes.string, value=serdes.string)
@@ -809,7 +809,7 @@ localhost:1 has answered yet. It continues to start in the background; stop it w
         The snapshot is at most a second old, and older while the worker is busy with a long call.
         Any thread may call this, at negligible cost. Counters start at zero with the process.
 
-        Example:
+        Examples:
             >>> from headrace import KafkaStreams, StreamsBuilder
             >>> builder = StreamsBuilder()
             >>> builder.stream("in").to("out")

@@ -59,7 +59,7 @@ class ConfigError(StreamsError):
     Args:
         problems: one or more sentences for each invalid setting.
 
-    Example:
+    Examples:
         >>> print(ConfigError("poll.ms must be at least 0, not -1", "state.dir is empty"))
         2 settings are wrong:
         - poll.ms must be at least 0, not -1
@@ -119,7 +119,7 @@ class RecordError(StreamsError):
         first: the first possible offset, if only a range is known.
         unread: whether deserialization failed, so that a serde or a handler may be the fix.
 
-    Example:
+    Examples:
         >>> print(RecordError("cannot deserialize the value", topic="orders", partition=3,
         ...     offset=17, timestamp=0, node="KSTREAM-SOURCE-0000000000", task_id="0_3"))
         cannot deserialize the value (orders-3 offset 17 timestamp 0, node \
@@ -196,7 +196,7 @@ class ProcessorFailedError(StreamsError):
     Args:
         message: the failure, without the text of an error that may quote a record.
 
-    Example:
+    Examples:
         >>> print(ProcessorFailedError("a user function raised KeyError", node="n", task_id="0_3"))
         a user function raised KeyError (node n, task 0_3), outside of any record; nothing of it \
 is committed: correct the code
@@ -296,7 +296,7 @@ class BackfillOpenError(StreamsError):
     Args:
         is_dropped: whether the backfill is being dropped instead of finished.
 
-    Example:
+    Examples:
         >>> print(BackfillOpenError("shop", "bf-1"))
         backfill bf-1 of the application shop is open, and its state may be half written, so \
 nothing was started; finish it with `headrace backfill ... --id bf-1`, or drop it with `headrace \
@@ -335,7 +335,7 @@ class ShutDownError(StreamsError):
         error: class name of the error that stopped it.
         reason: the error's text.
 
-    Example:
+    Examples:
         >>> print(ShutDownError("shop", "db-3", 41, "RecordError", "in-0 offset 7 cannot be read"))
         the application shop is shut down everywhere, which its uncaught_error_handler has \
 answered on db-3 (process 41) to RecordError: in-0 offset 7 cannot be read; put that right, then \
@@ -368,7 +368,7 @@ class TopologyChangedError(StreamsError):
         changes: each consequence with its fix.
         code: the value of ``topology.change.accept`` that accepts the change.
 
-    Example:
+    Examples:
         >>> print(TopologyChangedError(["store a is called b now: name it a"], "0f3c"))
         the topology does not fit the deployed topology, and nothing was started:
         - store a is called b now: name it a
@@ -395,7 +395,7 @@ class VersionConflictError(StreamsError):
         members: live members of the group that run another version.
         reasons: the partitions that both versions would own, or why they are not known.
 
-    Example:
+    Examples:
         >>> print(VersionConflictError("shop", ["w1"], ["topic a is assigned with b here and with \
 a there"]))
         1 live member of group shop runs another version of the topology, which excludes this \
@@ -567,7 +567,7 @@ class OffsetLostError(StreamsError):
 def record_size(key: bytes | None, value: bytes | None, headers: Headers | None) -> int:
     """Return the size of a record in bytes: key, value and headers.
 
-    Example:
+    Examples:
         >>> record_size(b"key", None, [("name", b"text")])
         11
         >>> record_size(b"key", None, None)

@@ -58,7 +58,7 @@ def configure(
     Raises:
         ValueError: the format or level does not exist.
 
-    Example:
+    Examples:
         >>> import sys, structlog
         >>> configure("json", stream=sys.stdout, fields={"host": "a"})
         >>> structlog.get_logger().info("task_started", task="0_1")  # doctest: +ELLIPSIS

@@ -225,8 +225,9 @@ class NegativeTimestampError(BadRecordError):
 def type_of(returned: object) -> str:
     """Return the type of an object with its article, without its content.
 
-    >>> type_of(1), type_of("a"), type_of(None)
-    ('an int', 'a str', 'None')
+    Examples:
+        >>> type_of(1), type_of("a"), type_of(None)
+        ('an int', 'a str', 'None')
     """
     if returned is None:
         return "None"

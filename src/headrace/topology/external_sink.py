@@ -65,8 +65,9 @@ class SinkRefusedError(Exception):
         others: errors of all other rejected rows of the batch, each with its offset, if the sink
             has checked all rows: the rest is then written as one batch.
 
-    >>> print(SinkRefusedError("NOT NULL constraint failed", table="orders", column="price"))
-    table orders, column price: NOT NULL constraint failed
+    Examples:
+        >>> print(SinkRefusedError("NOT NULL constraint failed", table="orders", column="price"))
+        table orders, column price: NOT NULL constraint failed
     """
 
     def __init__(
@@ -149,8 +150,9 @@ class SinkBatching:
     Raises:
         TopologyError: a number is not positive.
 
-    >>> SinkBatching(every=timedelta(minutes=5)).every_s
-    300.0
+    Examples:
+        >>> SinkBatching(every=timedelta(minutes=5)).every_s
+        300.0
     """
 
     every: timedelta

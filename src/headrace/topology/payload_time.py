@@ -63,12 +63,13 @@ def event_time(
     Raises:
         TopologyError: an argument is not valid.
 
-    >>> event_time("start", format="epoch_s", on_invalid="drop").on_invalid
-    'drop'
-    >>> event_time("start", format="%d.%m.%Y %H:%M")
-    Traceback (most recent call last):
-    headrace.topology.errors.TopologyError: event_time(): times of format '%d.%m.%Y %H:%M' have no \
-time zone. Give zone=, such as zone="UTC", or add %z to the format.
+    Examples:
+        >>> event_time("start", format="epoch_s", on_invalid="drop").on_invalid
+        'drop'
+        >>> event_time("start", format="%d.%m.%Y %H:%M")
+        Traceback (most recent call last):
+        headrace.topology.errors.TopologyError: event_time(): times of format '%d.%m.%Y %H:%M' \
+have no time zone. Give zone=, such as zone="UTC", or add %z to the format.
     """
     if not isinstance(field, str):
         refuse_other_than_function(field, "event_time", "field", 1)

@@ -6,15 +6,16 @@ datetime with a time zone. A record with a negative timestamp is dropped and cou
 larger than 2**62 is an error. The extractor is called once per record, in the order of the offsets,
 before the task chooses among its partitions by timestamp.
 
->>> from headrace import StreamsBuilder, TopologyTestDriver, serdes
->>> builder = StreamsBuilder()
->>> orders = builder.stream("orders", timestamps=lambda record, _: record.value["at"])
->>> orders.map_values(lambda order: order["id"]).to("ids")
->>> driver = TopologyTestDriver(builder.build())
->>> driver.input("orders").send("k", {"id": 7, "at": 1_700_000_000_000}, timestamp=5)
->>> record = driver.output("ids").read()
->>> record.value, record.timestamp
-(7, 1700000000000)
+Examples:
+    >>> from headrace import StreamsBuilder, TopologyTestDriver, serdes
+    >>> builder = StreamsBuilder()
+    >>> orders = builder.stream("orders", timestamps=lambda record, _: record.value["at"])
+    >>> orders.map_values(lambda order: order["id"]).to("ids")
+    >>> driver = TopologyTestDriver(builder.build())
+    >>> driver.input("orders").send("k", {"id": 7, "at": 1_700_000_000_000}, timestamp=5)
+    >>> record = driver.output("ids").read()
+    >>> record.value, record.timestamp
+    (7, 1700000000000)
 """
 
 from __future__ import annotations

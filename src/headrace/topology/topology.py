@@ -52,40 +52,43 @@ class Topology(Graph):
         Raises:
             TopologyError: the config has another type, such as a dict of unchecked settings.
 
-        >>> from headrace import StreamsConfig
-        >>> topology = Topology().add_source("read", "in").add_sink("write", "out", "read")
-        >>> config = StreamsConfig.parse({
-        ...     "application.id": "copy", "bootstrap.servers": "localhost:9092",
-        ...     "default.key.serde": "bytes", "deserialization.exception.handler": "continue"})
-        >>> "except Exception" in topology.describe(code=True, config=config)
-        True
+        Examples:
+            >>> from headrace import StreamsConfig
+            >>> topology = Topology().add_source("read", "in").add_sink("write", "out", "read")
+            >>> config = StreamsConfig.parse({
+            ...     "application.id": "copy", "bootstrap.servers": "localhost:9092",
+            ...     "default.key.serde": "bytes", "deserialization.exception.handler": "continue"})
+            >>> "except Exception" in topology.describe(code=True, config=config)
+            True
         """
         return describe(self, code=code, config=config)
 
     def to_mermaid(self) -> str:
         """Draw the topology as a Mermaid flowchart, for a ``mermaid`` block of a Markdown page.
 
-        >>> topology = Topology().add_source("read", "lines").add_sink("write", "out", "read")
-        >>> print(topology.to_mermaid())
-        flowchart TD
-          topic1[/"lines"/]
-          topic3[/"out"/]
-          subgraph lane0["Sub-topology 0"]
-            step0["read"]
-            step2["write"]
-          end
-          topic1 --> step0
-          step0 --> step2
-          step2 --> topic3
-        <BLANKLINE>
+        Examples:
+            >>> topology = Topology().add_source("read", "lines").add_sink("write", "out", "read")
+            >>> print(topology.to_mermaid())
+            flowchart TD
+              topic1[/"lines"/]
+              topic3[/"out"/]
+              subgraph lane0["Sub-topology 0"]
+                step0["read"]
+                step2["write"]
+              end
+              topic1 --> step0
+              step0 --> step2
+              step2 --> topic3
+            <BLANKLINE>
         """
         return to_mermaid(self)
 
     def to_svg(self) -> str:
         """Draw the topology as an ``<svg>`` element, which is also a valid file.
 
-        >>> Topology().add_source("read", "lines").add_sink("write", "out", "read").to_svg()[:4]
-        '<svg'
+        Examples:
+            >>> Topology().add_source("read", "lines").add_sink("write", "out", "read").to_svg()[:4]
+            '<svg'
         """
         return to_svg(self)
 
@@ -130,15 +133,16 @@ class Topology(Graph):
         Raises:
             TopologyError: a topic is already read.
 
-        >>> from headrace import serdes
-        >>> topology = Topology().add_source("read", "lines", value=serdes.string)
-        >>> print(topology.add_sink("write", "out", "read").describe().rstrip())
-        Topologies:
-           Sub-topology: 0
-            Source: read (topics: [lines])
-              --> write
-            Sink: write (topic: out)
-              <-- read
+        Examples:
+            >>> from headrace import serdes
+            >>> topology = Topology().add_source("read", "lines", value=serdes.string)
+            >>> print(topology.add_sink("write", "out", "read").describe().rstrip())
+            Topologies:
+               Sub-topology: 0
+                Source: read (topics: [lines])
+                  --> write
+                Sink: write (topic: out)
+                  <-- read
         """
         found = legal_topics(topics, "add_source()")
         for node in self.nodes:
@@ -171,11 +175,12 @@ class Topology(Graph):
             stores: stores of the processor: names of existing stores, or store builders, whose
                 stores are added.
 
-        >>> def upper(record, context):
-        ...     context.forward(record.with_value(record.value.upper()), to="write")
-        >>> topology = Topology().add_source("read", "lines").add_processor("up", upper, "read")
-        >>> [node.name for node in topology.add_sink("write", "out", "up").nodes]
-        ['read', 'up', 'write']
+        Examples:
+            >>> def upper(record, context):
+            ...     context.forward(record.with_value(record.value.upper()), to="write")
+            >>> topology = Topology().add_source("read", "lines").add_processor("up", upper, "read")
+            >>> [node.name for node in topology.add_sink("write", "out", "up").nodes]
+            ['read', 'up', 'write']
         """
         given = supplied(supplier)
         wanted = (*stores, *given.stores)
@@ -206,8 +211,9 @@ class Topology(Graph):
             key: see `add_source`, as for `value`.
             partitioner: see `KStream.to`.
 
-        >>> Topology().add_source("read", "in").add_sink("write", "out", "read").nodes[-1].topic
-        'out'
+        Examples:
+            >>> Topology().add_source("read", "in").add_sink("write", "out", "read").nodes[-1].topic
+            'out'
         """
         target = topic if callable(topic) else legal(topic, "topic")
         above = self._known(name, parents)
@@ -216,14 +222,15 @@ class Topology(Graph):
     def add_state_store(self, store: StoreBuilder[Any], *processors: str) -> Topology:
         """Add a store, created by `Stores`, and connect processors to it by their nodes' names.
 
-        >>> from headrace.topology.processors.stores import Stores
-        >>> def count(record, context):
-        ...     seen = context.store("seen")
-        ...     seen.put(record.key, (seen.get(record.key) or 0) + 1)
-        >>> topology = Topology().add_source("read", "in").add_processor("count", count, "read")
-        >>> topology = topology.add_state_store(Stores.key_value("seen"), "count")
-        >>> [store.name for store in topology.sub_topologies[0].stores]
-        ['seen']
+        Examples:
+            >>> from headrace.topology.processors.stores import Stores
+            >>> def count(record, context):
+            ...     seen = context.store("seen")
+            ...     seen.put(record.key, (seen.get(record.key) or 0) + 1)
+            >>> topology = Topology().add_source("read", "in").add_processor("count", count, "read")
+            >>> topology = topology.add_state_store(Stores.key_value("seen"), "count")
+            >>> [store.name for store in topology.sub_topologies[0].stores]
+            ['seen']
         """
         stores, lines = with_stores(self.stores, (store,), self.lines)
         added = replace(self, stores=stores, lines=lines)
@@ -248,16 +255,19 @@ class Topology(Graph):
         Raises:
             TopologyError: the store is of another kind or not logged, or the topic is already read.
 
-        >>> from headrace.topology.processors.stores import Stores
-        >>> def price(record, context):
-        ...     context.forward(record.with_value(context.store("prices").get(record.key)))
-        >>> topology = Topology().add_read_only_state_store(
-        ...     Stores.key_value("prices"), "prices", source="read-prices", processor="keep-prices"
-        ... )
-        >>> topology = topology.add_source("read", "orders").add_processor("price", price, "read")
-        >>> topology = topology.connect_processor_and_state_stores("price", "prices")
-        >>> len(topology.sub_topologies)
-        1
+        Examples:
+            >>> from headrace.topology.processors.stores import Stores
+            >>> def price(record, context):
+            ...     context.forward(record.with_value(context.store("prices").get(record.key)))
+            >>> topology = Topology().add_read_only_state_store(
+            ...     Stores.key_value("prices"), "prices",
+            ...     source="read-prices", processor="keep-prices",
+            ... )
+            >>> topology = topology.add_source("read", "orders")
+            >>> topology = topology.add_processor("price", price, "read")
+            >>> topology = topology.connect_processor_and_state_stores("price", "prices")
+            >>> len(topology.sub_topologies)
+            1
         """
         kept = store.store
         if kept.face is not KeyValueStore:
@@ -287,18 +297,19 @@ class Topology(Graph):
 
         Processors that use the same store are in the same sub-topology.
 
-        >>> from headrace.topology.processors.stores import Stores
-        >>> def keep(record, context):
-        ...     context.store("rows").put(record.key, record.value)
-        >>> topology = Topology().add_source("a", "a").add_source("b", "b")
-        >>> topology = topology.add_processor("keep-a", keep, "a")
-        >>> topology = topology.add_processor("keep-b", keep, "b")
-        >>> topology = topology.add_state_store(Stores.key_value("rows"), "keep-a")
-        >>> len(topology.sub_topologies)
-        2
-        >>> joined = topology.connect_processor_and_state_stores("keep-b", "rows")
-        >>> len(joined.sub_topologies)
-        1
+        Examples:
+            >>> from headrace.topology.processors.stores import Stores
+            >>> def keep(record, context):
+            ...     context.store("rows").put(record.key, record.value)
+            >>> topology = Topology().add_source("a", "a").add_source("b", "b")
+            >>> topology = topology.add_processor("keep-a", keep, "a")
+            >>> topology = topology.add_processor("keep-b", keep, "b")
+            >>> topology = topology.add_state_store(Stores.key_value("rows"), "keep-a")
+            >>> len(topology.sub_topologies)
+            2
+            >>> joined = topology.connect_processor_and_state_stores("keep-b", "rows")
+            >>> len(joined.sub_topologies)
+            1
         """
         if not stores:
             raise TopologyError(f"no store was named to connect {processor!r} with; name a store")

@@ -25,11 +25,12 @@ _1970 = datetime(1970, 1, 1, tzinfo=UTC)
 class Window(NamedTuple):
     """Time interval in milliseconds since 1970; its spec defines whether the end is inclusive.
 
-    >>> window = Window(0, 90_000)
-    >>> window.end
-    datetime.datetime(1970, 1, 1, 0, 1, 30, tzinfo=datetime.timezone.utc)
-    >>> str(window.end - window.start)
-    '0:01:30'
+    Examples:
+        >>> window = Window(0, 90_000)
+        >>> window.end
+        datetime.datetime(1970, 1, 1, 0, 1, 30, tzinfo=datetime.timezone.utc)
+        >>> str(window.end - window.start)
+        '0:01:30'
     """
 
     start_ms: int
@@ -84,9 +85,10 @@ class TimeWindows(metaclass=Hinting):
     Raises:
         TopologyError: a duration is not valid.
 
-    >>> hopping = TimeWindows(size=timedelta(minutes=5), advance=timedelta(minutes=1))
-    >>> hopping.advance_ms
-    60000
+    Examples:
+        >>> hopping = TimeWindows(size=timedelta(minutes=5), advance=timedelta(minutes=1))
+        >>> hopping.advance_ms
+        60000
     """
 
     size: timedelta
@@ -184,8 +186,9 @@ class SessionWindows(metaclass=Hinting):
     Raises:
         TopologyError: a duration is not valid.
 
-    >>> SessionWindows(inactivity_gap=timedelta(minutes=30)).gap_ms
-    1800000
+    Examples:
+        >>> SessionWindows(inactivity_gap=timedelta(minutes=30)).gap_ms
+        1800000
     """
 
     inactivity_gap: timedelta
@@ -220,9 +223,10 @@ class JoinWindows(metaclass=Hinting):
     Raises:
         TopologyError: a duration is not valid, or none is given.
 
-    >>> hour = JoinWindows(before=timedelta(hours=1))
-    >>> hour.before_ms, hour.after_ms
-    (3600000, 0)
+    Examples:
+        >>> hour = JoinWindows(before=timedelta(hours=1))
+        >>> hour.before_ms, hour.after_ms
+        (3600000, 0)
     """
 
     time_difference: timedelta | None = None

@@ -67,14 +67,16 @@ def read_store(
         ReadError: the topology has no such store, or the store has no changelog.
         StreamsError: the cluster does not answer, or the changelog does not exist.
 
-    >>> from headrace import StreamsBuilder
-    >>> builder = StreamsBuilder()
-    >>> _ = builder.stream("words").group_by_key().count(store="counts")
-    >>> settings = {"application.id": "app", "bootstrap.servers": "localhost:9092"}
-    >>> read_store(None, builder.build(), "count", settings)
-    Traceback (most recent call last):
-        ...
-    headrace.spark_bridge.errors.ReadError: the topology has no store 'count' (did you mean counts?)
+    Examples:
+        >>> from headrace import StreamsBuilder
+        >>> builder = StreamsBuilder()
+        >>> _ = builder.stream("words").group_by_key().count(store="counts")
+        >>> settings = {"application.id": "app", "bootstrap.servers": "localhost:9092"}
+        >>> read_store(None, builder.build(), "count", settings)
+        Traceback (most recent call last):
+            ...
+        headrace.spark_bridge.errors.ReadError: the topology has no store 'count' \
+(did you mean counts?)
     """
     from headrace.spark_bridge.dataframes.topic_rows import RowFormat, fixed_ranges
 
@@ -123,15 +125,16 @@ def read_topic(
         ReadError: the topology neither reads nor writes the topic.
         StreamsError: the cluster does not answer, or the topic does not exist.
 
-    >>> from headrace import StreamsBuilder
-    >>> builder = StreamsBuilder()
-    >>> builder.stream("words").to("copies")
-    >>> settings = {"application.id": "app", "bootstrap.servers": "localhost:9092"}
-    >>> read_topic(None, builder.build(), "wordz", settings)
-    Traceback (most recent call last):
-        ...
-    headrace.spark_bridge.errors.ReadError: the topology neither reads nor writes a topic 'wordz' \
-(did you mean words?)
+    Examples:
+        >>> from headrace import StreamsBuilder
+        >>> builder = StreamsBuilder()
+        >>> builder.stream("words").to("copies")
+        >>> settings = {"application.id": "app", "bootstrap.servers": "localhost:9092"}
+        >>> read_topic(None, builder.build(), "wordz", settings)
+        Traceback (most recent call last):
+            ...
+        headrace.spark_bridge.errors.ReadError: the topology neither reads nor writes a topic \
+'wordz' (did you mean words?)
     """
     from headrace.spark_bridge.dataframes.topic_rows import RowFormat, fixed_ranges
 

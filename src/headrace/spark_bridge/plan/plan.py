@@ -54,7 +54,7 @@ class BackfillPlan:
             Plans of earlier versions have neither these nor `topology`.
         topology: digest of the topology, see `headrace.spark_bridge.history.planning`.
 
-    Example:
+    Examples:
         >>> tp = TopicPartition("lines", 0)
         >>> stages = ((0,), (1,))
         >>> plan = BackfillPlan("app", "bf-1", 0, stages, {"lines": 1}, {tp: 0}, {tp: 9})

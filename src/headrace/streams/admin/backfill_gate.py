@@ -64,7 +64,7 @@ class BackfillNote:
         count: number of parts.
         part: this part of the text, in base64.
 
-    Example:
+    Examples:
         >>> note = BackfillNote("open", "bf-1", "0f3c", 0, 1, "eJx")
         >>> BackfillNote.decode(note.encode()) == note
         True

@@ -40,7 +40,7 @@ class _ReasonError(Exception):
 class LineError(StreamsError):
     """Line that is not a valid record of its topic; the message contains the line and the reason.
 
-    Example:
+    Examples:
         >>> print(LineError("orders.jsonl", 17, "is not JSON"))
         orders.jsonl, line 17: is not JSON
     """

@@ -62,7 +62,7 @@ def connect(
     Raises:
         ConfigError: a URL is invalid, or the token is not a valid header value.
 
-    Example:
+    Examples:
         >>> from headrace import connect
         >>> application = connect("http://localhost:9464")
         >>> application.store("counts", value_type=int)
@@ -306,7 +306,7 @@ class RemoteStore(Generic[K, V]):
         Raises:
             QueryError: during the iteration, if the query is rejected; see `Changes.batches`.
 
-        Example:
+        Examples:
             >>> from headrace import connect
             >>> counts = connect("http://localhost:9464").store("counts", value_type=int)
             >>> following = counts.changes("the", snapshot=True)  # for change in following: ...

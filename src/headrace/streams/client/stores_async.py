@@ -52,7 +52,7 @@ def connect_async(
     Raises:
         ConfigError: a URL is invalid, or the token is not a valid header value.
 
-    Example:
+    Examples:
         >>> import asyncio
         >>> from headrace import connect_async
         >>> async def ask():

@@ -220,7 +220,7 @@ MIB = 1024 * 1024
 class StreamsConfig:
     """Validated settings of an application, created by `StreamsConfig.parse`.
 
-    Example:
+    Examples:
         >>> config = StreamsConfig.parse({
         ...     "application.id": "word-count",
         ...     "bootstrap.servers": "localhost:9092",

@@ -4,14 +4,15 @@ Each of the settings ``deserialization.exception.handler``, ``processing.excepti
 ``production.exception.handler`` is "fail", "continue", or a function that gets a `Failure` and
 returns `Fail`, `Continue`, "fail" or "continue". See docs/errors.md.
 
->>> def handler(failure: Failure) -> Answer:
-...     if isinstance(failure.error, ZeroDivisionError):
-...         return Continue((failure.dead_letter("divisions"),))
-...     return "fail"
->>> failure = Failure(ZeroDivisionError("division by zero"), stage="processing", node="divide",
-...     task_id="0_1", topic="numbers", partition=1, offset=7, timestamp=5, value=b"0")
->>> [letter.topic for letter in handler(failure).dead_letters]
-['divisions']
+Examples:
+    >>> def handler(failure: Failure) -> Answer:
+    ...     if isinstance(failure.error, ZeroDivisionError):
+    ...         return Continue((failure.dead_letter("divisions"),))
+    ...     return "fail"
+    >>> failure = Failure(ZeroDivisionError("division by zero"), stage="processing", node="divide",
+    ...     task_id="0_1", topic="numbers", partition=1, offset=7, timestamp=5, value=b"0")
+    >>> [letter.topic for letter in handler(failure).dead_letters]
+    ['divisions']
 """
 
 from __future__ import annotations
@@ -131,14 +132,16 @@ class Failure:
         Args:
             topic: the dead-letter topic.
 
-        >>> failure = Failure(KeyError("k"), stage="processing", node="n", task_id="0_0",
-        ...     topic="in", partition=0, offset=3, timestamp=5, key=b"k", headers=[("h", b"1")])
-        >>> letter = failure.dead_letter("dead")
-        >>> letter.key, letter.timestamp
-        (b'k', 5)
-        >>> [name for name, _ in letter.headers]  # doctest: +NORMALIZE_WHITESPACE
-        ['h', '__streams.errors.exception', '__streams.errors.message', '__streams.errors.topic',
-         '__streams.errors.partition', '__streams.errors.offset', 'headrace.errors.node']
+        Examples:
+            >>> failure = Failure(KeyError("k"), stage="processing", node="n", task_id="0_0",
+            ...     topic="in", partition=0, offset=3, timestamp=5, key=b"k", headers=[("h", b"1")])
+            >>> letter = failure.dead_letter("dead")
+            >>> letter.key, letter.timestamp
+            (b'k', 5)
+            >>> [name for name, _ in letter.headers]  # doctest: +NORMALIZE_WHITESPACE
+            ['h', '__streams.errors.exception', '__streams.errors.message',
+             '__streams.errors.topic', '__streams.errors.partition', '__streams.errors.offset',
+             'headrace.errors.node']
         """
         place = {"topic": self.topic, "partition": self.partition, "offset": self.offset}
         timestamp = self.timestamp

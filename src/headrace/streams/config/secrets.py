@@ -44,7 +44,7 @@ _SOUNDS_SECRET = re.compile(
 class Secret:
     """Value that is displayed as ``***``.
 
-    Example:
+    Examples:
         >>> password = Secret("hunter2")
         >>> password, str(password), f"{password}", password.reveal()
         (***, '***', '***', 'hunter2')
@@ -80,7 +80,7 @@ def _secret(value: object, setting: str | None) -> Secret:
 def guarded(settings: Mapping[str, object]) -> dict[str, Any]:
     """Wrap the values of settings that contain, or may contain, a secret.
 
-    Example:
+    Examples:
         >>> guarded({"sasl.username": "ann", "sasl.password": "hunter2"})
         {'sasl.username': 'ann', 'sasl.password': ***}
 

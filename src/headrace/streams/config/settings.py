@@ -58,7 +58,7 @@ class Given(dict[str, Any]):
         settings: values by name.
         origins: origins by name, such as ``--set``.
 
-    Example:
+    Examples:
         >>> given = Given({"poll.ms": "-1"}, {"poll.ms": "--set"})
         >>> given, given.origins
         ({'poll.ms': '-1'}, {'poll.ms': '--set'})

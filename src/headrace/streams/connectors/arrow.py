@@ -54,7 +54,7 @@ class ArrowColumns(Columns):
     Raises:
         TopologyError: no column is given, or a key column is not among the columns.
 
-    Example:
+    Examples:
         >>> columns = ArrowColumns("orders", {"item": str, "price": float | None})
         >>> rows = ArrowRows(columns)
         >>> rows.schema.field("price").type

@@ -77,7 +77,7 @@ class DeltaSink:
     Raises:
         TopologyError: the arguments are inconsistent.
 
-    Example:
+    Examples:
         >>> import tempfile
         >>> from deltalake import DeltaTable
         >>> from headrace import DeltaSink, StreamsBuilder, TopologyTestDriver, serdes

@@ -98,7 +98,7 @@ class DuckDbSink:
     Raises:
         TopologyError: the columns and the key do not match.
 
-    Example:
+    Examples:
         >>> import tempfile, duckdb
         >>> from headrace import StreamsBuilder, TopologyTestDriver, serdes
         >>> path = tempfile.mkdtemp() + "/words.duckdb"

@@ -133,7 +133,7 @@ class IcebergSink:
     Raises:
         TopologyError: the arguments are inconsistent.
 
-    Example:
+    Examples:
         >>> import tempfile
         >>> from pyiceberg.catalog import load_catalog
         >>> from headrace import IcebergSink, StreamsBuilder, TopologyTestDriver, serdes

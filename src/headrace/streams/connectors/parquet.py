@@ -62,7 +62,7 @@ class ParquetSink:
     Raises:
         TopologyError: the arguments are inconsistent.
 
-    Example:
+    Examples:
         >>> import tempfile
         >>> import pyarrow.parquet
         >>> from headrace import StreamsBuilder, TopologyTestDriver, serdes

@@ -274,7 +274,7 @@ class PostgresSink:
     Raises:
         TopologyError: the columns and the key do not match.
 
-    Example:
+    Examples:
         >>> columns = {"word": str, "n": int}
         >>> sink = PostgresSink("postgresql://db/shop", "counts", columns, key="word")
         >>> sink.keyed, sink

@@ -95,11 +95,12 @@ def replayable(function: Callable[[Positions], Iterable[Batch]]) -> Source:
     Args:
         function: called as ``function(positions)`` repeatedly; returns the batches after them.
 
-    >>> def numbers(positions):
-    ...     begin = positions.get("numbers", 0)
-    ...     yield Batch("numbers", begin + 2, [Row(begin), Row(begin + 1)])
-    >>> [batch.position for batch in replayable(numbers).read({"numbers": 6})]
-    [8]
+    Examples:
+        >>> def numbers(positions):
+        ...     begin = positions.get("numbers", 0)
+        ...     yield Batch("numbers", begin + 2, [Row(begin), Row(begin + 1)])
+        >>> [batch.position for batch in replayable(numbers).read({"numbers": 6})]
+        [8]
     """
     return Replayable(function)
 

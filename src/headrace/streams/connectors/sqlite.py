@@ -167,7 +167,7 @@ class SqliteSink:
     Raises:
         TopologyError: the columns and the key do not match.
 
-    Example:
+    Examples:
         >>> import tempfile
         >>> from headrace import StreamsBuilder, TopologyTestDriver, serdes
         >>> path = tempfile.mkdtemp() + "/words.db"

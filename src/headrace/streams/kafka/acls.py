@@ -20,7 +20,7 @@ Subject = Literal["source", "output", "internal topics", "groups", "transactiona
 class Right:
     """An ACL on a single resource, or on a name prefix.
 
-    Example:
+    Examples:
         >>> str(Right("Read", "topic", "orders"))
         'Read on the topic orders'
     """
@@ -84,7 +84,7 @@ def of_application(
 ) -> list[Right]:
     """Return the ACLs; the ID is the prefix of topics, groups and transactional IDs.
 
-    Example:
+    Examples:
         >>> str(of_application("shop", sources=["orders"])[0])
         'Read on the topic orders'
     """
@@ -112,7 +112,7 @@ _RESOURCE: Mapping[str, Resource] = {
 def principal_of(config: Mapping[str, object]) -> str:
     """Return the principal of a client, if its settings name it.
 
-    Example:
+    Examples:
         >>> principal_of({"sasl.username": "app"}), principal_of({})
         ('User:app', 'this client')
     """

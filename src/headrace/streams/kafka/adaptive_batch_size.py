@@ -50,7 +50,7 @@ class AdaptiveBatchSize:
         log: receives `batch_size_lowered` and `batch_size_raised`; None disables logging.
         fields: additional fields of these events: the kind of batch, and the unit of its size.
 
-    Example:
+    Examples:
         >>> batch = AdaptiveBatchSize(target_s=3.0, size=1000)
         >>> batch.timed_out(1000, 10.0, taken=600)
         >>> batch.size

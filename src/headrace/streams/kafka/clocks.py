@@ -82,7 +82,7 @@ def at_the_same_time(background: Background, beside: Job, here: Job) -> None:
 
     The background must be idle. The error of `here` is raised, else the error of `beside`.
 
-    Example:
+    Examples:
         >>> at_the_same_time(at_once, lambda: print("topics"), lambda: print("offsets"))
         topics
         offsets

@@ -113,7 +113,7 @@ class BrokerFailure:
 def read_failure(text: str) -> BrokerFailure | None:
     """Parse an error text or a log line; return None if it is not about a broker.
 
-    Example:
+    Examples:
         >>> failure = read_failure("kafka:9092/bootstrap: Connect to ipv4#10.0.0.7:9092 failed: "
         ...     "Connection refused (after 0ms in state CONNECT)")
         >>> print(failure, "-", failure.kind)
@@ -250,7 +250,7 @@ def call_with_timeout(
     Args:
         limit_s: returns the limit in seconds since the last progress.
 
-    Example:
+    Examples:
         >>> call_with_timeout(threading.Event().wait, lambda: 0.01)
         Traceback (most recent call last):
             ...

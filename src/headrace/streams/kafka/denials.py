@@ -49,7 +49,7 @@ def denial(
         config: the client's settings, which may have a principal and a group.
         right: the missing operation, if the error does not imply it.
 
-    Example:
+    Examples:
         >>> error = KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)
         >>> print(denial(error, {"sasl.username": "app"}, topic="orders", right="Read"))
         User:app lacks the right Read on the topic orders: Broker: Topic authorization failed; \

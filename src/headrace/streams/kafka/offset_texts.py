@@ -23,7 +23,7 @@ from headrace.topology.payload_time import span
 def named_places(tps: Iterable[TopicPartition]) -> str:
     """Format partitions in a short form.
 
-    Example:
+    Examples:
         >>> named_places(TopicPartition("a", p) for p in (0, 1, 2, 5))
         'a-0..2,5'
     """
@@ -33,7 +33,7 @@ def named_places(tps: Iterable[TopicPartition]) -> str:
 def named_tasks(sub_topology: int, partitions: Iterable[int]) -> str:
     """Format the tasks of a sub-topology in a short form.
 
-    Example:
+    Examples:
         >>> named_tasks(1, [0, 1, 2]), named_tasks(1, [4])
         ('tasks 1_0..2', 'task 1_4')
     """
@@ -44,7 +44,7 @@ def named_tasks(sub_topology: int, partitions: Iterable[int]) -> str:
 def topic_options(tps: Iterable[TopicPartition], counts: Mapping[str, int]) -> str:
     """Format partitions as options of ``headrace offsets set``, without numbers for whole topics.
 
-    Example:
+    Examples:
         >>> both = [TopicPartition("a", 0), TopicPartition("a", 1)]
         >>> topic_options([*both, TopicPartition("b", 1)], {"a": 2, "b": 2})
         '--topic a --topic b:1'
@@ -205,7 +205,7 @@ def text_of(position: ClientPosition) -> str:
 def without_mark(marks: Offsets, found: Mapping[TopicPartition, CommittedOffset]) -> list[str]:
     """Return the partitions whose offset or metadata differs from a committed mark.
 
-    Example:
+    Examples:
         >>> place, mark = TopicPartition("orders", 0), CommittedOffset(7, "mark")
         >>> without_mark({place: mark}, {place: CommittedOffset(7, "mark and what is behind it")})
         []

@@ -131,7 +131,7 @@ GONE = frozenset(
 def reaction_to(error: KafkaError, call: Call) -> Reaction:
     """Return the reaction to an error of a client call.
 
-    Example:
+    Examples:
         >>> from confluent_kafka import KafkaError
         >>> reaction_to(KafkaError(KafkaError._TIMED_OUT), "offsets").name
         'RETRY'
@@ -173,7 +173,7 @@ def reaction_to(error: KafkaError, call: Call) -> Reaction:
 def wrong_setting(error: KafkaError, where: str) -> ConfigError:
     """Return an error that names the wrong setting.
 
-    Example:
+    Examples:
         >>> error = KafkaError(KafkaError.INVALID_GROUP_ID, "The group is invalid")
         >>> print(wrong_setting(error, "consumer, the cluster"))
         The group is invalid (consumer, the cluster). Correct application.id.

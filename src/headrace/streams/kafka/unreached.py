@@ -12,7 +12,7 @@ class Unreached:
     Args:
         reason: the attempts and their results.
 
-    Example:
+    Examples:
         >>> unreached = Unreached("kafka:9092", "Connection refused", 2.0, 4.0, "start it")
         >>> unreached.fields()["next"]
         'waits without a limit, and keeps trying; logged again in 4 s'

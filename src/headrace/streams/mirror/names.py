@@ -189,7 +189,7 @@ class Naming:
     Raises:
         ConfigError: two topics could get the same name.
 
-    Example:
+    Examples:
         >>> Naming("{cluster}.{topic}", "west").at_target("orders")
         'west.orders'
         >>> Naming("copy", "west")

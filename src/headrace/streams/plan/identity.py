@@ -41,7 +41,7 @@ class TopicReplacedError(StreamsError):
         before: the id of the topic that the application has read.
         now: the id of the existing topic.
 
-    Example:
+    Examples:
         >>> print(TopicReplacedError("orders", before="mIZ3c7IdTReMqgcwdmKasA",
         ...     now="TaV9E4cwSRaMmdzz6DDvkg"))
         topic orders was deleted and re-created: the application has read the topic with id \
@@ -78,7 +78,7 @@ class ChangelogLostError(StreamsError):
         stores: the stores of the changelogs, if new changelogs with the same names exist.
         is_shortened: whether the topics still exist and have lost records at their ends.
 
-    Example:
+    Examples:
         >>> error = ChangelogLostError(["a-counts-changelog"], stores=["counts"], task="0_1")
         >>> str(error).partition(".")[0]
         'changelogs that are gone: a-counts-changelog (store counts), in whose place are new \

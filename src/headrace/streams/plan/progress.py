@@ -98,7 +98,7 @@ class OffsetMetadata:
         partition_time: the largest timestamp of the partition so far, in milliseconds, or -1.
         values: 64-bit numbers by name.
 
-    Example:
+    Examples:
         >>> OffsetMetadata.decode(OffsetMetadata(5, {"headrace.commit.id": 7}).encode())
         OffsetMetadata(partition_time=5, values={'headrace.commit.id': 7})
     """

@@ -334,7 +334,7 @@ def simulate(
         faults: kinds and rates of faults.
         state_dir: directory for local state in RocksDB; None keeps state in memory.
 
-    Example:
+    Examples:
         >>> from headrace import serdes
         >>> from headrace.topology.dsl.builder import StreamsBuilder
         >>> builder = StreamsBuilder()

@@ -68,7 +68,7 @@ def check_sink(
         SinkCheckError: a row is missing or duplicated or inconsistent with the position, or a write
             from a wrong position was not refused.
 
-    Example:
+    Examples:
         >>> from headrace import MemorySink
         >>> sink = MemorySink()
         >>> records = [("a", 1), ("b", 2), ("a", 3)]

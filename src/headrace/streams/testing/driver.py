@@ -72,58 +72,59 @@ class TopologyTestDriver:
     with changelogs, and restore. Time advances only if the test advances it, and the same calls
     give the same results.
 
-    A word count with three partitions, and the repartition topic that its ``group_by`` needs:
+    Examples:
+        A word count with three partitions, and the repartition topic that its ``group_by`` needs:
 
-    >>> from headrace import serdes
-    >>> from headrace.topology.dsl.builder import StreamsBuilder
-    >>> builder = StreamsBuilder()
-    >>> lines = builder.stream("lines", value=serdes.string)
-    >>> words = lines.flat_map_values(str.split)
-    >>> by_word = words.group_by(lambda _, word: word, key=serdes.string, name="by-word")
-    >>> by_word.count(store="counts").to_stream().to("word-counts")
-    >>> topology = builder.build()
+        >>> from headrace import serdes
+        >>> from headrace.topology.dsl.builder import StreamsBuilder
+        >>> builder = StreamsBuilder()
+        >>> lines = builder.stream("lines", value=serdes.string)
+        >>> words = lines.flat_map_values(str.split)
+        >>> by_word = words.group_by(lambda _, word: word, key=serdes.string, name="by-word")
+        >>> by_word.count(store="counts").to_stream().to("word-counts")
+        >>> topology = builder.build()
 
-    Write records with `input` and read them with `output`. Both use the serdes of the topology
-    by default:
+        Write records with `input` and read them with `output`. Both use the serdes of the topology
+        by default:
 
-    >>> with TopologyTestDriver(topology, partitions=3) as driver:
-    ...     driver.input("lines").send(None, "to be or not to be")
-    ...     sorted(driver.output("word-counts").as_dict().items())
-    [('be', 2), ('not', 1), ('or', 1), ('to', 2)]
+        >>> with TopologyTestDriver(topology, partitions=3) as driver:
+        ...     driver.input("lines").send(None, "to be or not to be")
+        ...     sorted(driver.output("word-counts").as_dict().items())
+        [('be', 2), ('not', 1), ('or', 1), ('to', 2)]
 
-    Each record is committed before the next record is read, so each update is emitted. With
-    ``commit="manual"`` the test commits. Until then nothing is visible to a read_committed reader,
-    and each commit emits each key once (if ``statestore.cache.max.bytes`` is not 0):
+        Each record is committed before the next record is read, so each update is emitted. With
+        ``commit="manual"`` the test commits. Until then nothing is visible to a read_committed
+        reader, and each commit emits each key once (if ``statestore.cache.max.bytes`` is not 0):
 
-    >>> exactly_once = {"processing.guarantee": "exactly_once_v2"}
-    >>> driver = TopologyTestDriver(topology, exactly_once, commit="manual")
-    >>> lines, counts = driver.input("lines"), driver.output("word-counts")
-    >>> lines.send(None, "to be or not to be")
-    >>> counts.read_all()
-    []
-    >>> driver.commit()
-    >>> [(record.key, record.value) for record in counts.read_all()]
-    [('to', 2), ('be', 2), ('not', 1), ('or', 1)]
+        >>> exactly_once = {"processing.guarantee": "exactly_once_v2"}
+        >>> driver = TopologyTestDriver(topology, exactly_once, commit="manual")
+        >>> lines, counts = driver.input("lines"), driver.output("word-counts")
+        >>> lines.send(None, "to be or not to be")
+        >>> counts.read_all()
+        []
+        >>> driver.commit()
+        >>> [(record.key, record.value) for record in counts.read_all()]
+        [('to', 2), ('be', 2), ('not', 1), ('or', 1)]
 
-    The order of each key's records is fixed. The order between keys of several partitions depends
-    on the seed; in production it is arbitrary. Stores are read like a mapping, with or without
-    uncommitted changes:
+        The order of each key's records is fixed. The order between keys of several partitions
+        depends on the seed; in production it is arbitrary. Stores are read like a mapping, with or
+        without uncommitted changes:
 
-    >>> driver.store("counts")["to"]
-    2
+        >>> driver.store("counts")["to"]
+        2
 
-    An `abort` rolls back everything since the last commit, and a `crash` kills the worker,
-    immediately or at a step of its next commit. Processing restarts from the committed state, so
-    under exactly-once the counts are the same:
+        An `abort` rolls back everything since the last commit, and a `crash` kills the worker,
+        immediately or at a step of its next commit. Processing restarts from the committed state,
+        so under exactly-once the counts are the same:
 
-    >>> lines.send(None, "to do")
-    >>> driver.abort()
-    >>> driver.crash(at="changelogs_written", keep=False)
-    >>> driver.commit()
-    >>> driver.crashes, driver.restored
-    (1, 4)
-    >>> [(record.key, record.value) for record in counts.read_all()]
-    [('to', 3), ('do', 1)]
+        >>> lines.send(None, "to do")
+        >>> driver.abort()
+        >>> driver.crash(at="changelogs_written", keep=False)
+        >>> driver.commit()
+        >>> driver.crashes, driver.restored
+        (1, 4)
+        >>> [(record.key, record.value) for record in counts.read_all()]
+        [('to', 3), ('do', 1)]
 
     Args:
         topology: the result of ``StreamsBuilder().build()``.

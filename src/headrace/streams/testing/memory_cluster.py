@@ -88,7 +88,7 @@ class MemoryCluster(LocalCluster[MemoryMessage]):
         seed: seed for the partition of records without a key, and for the order of partitions.
         now_ms: returns the brokers' time, for topics that limit timestamps.
 
-    Example:
+    Examples:
         >>> cluster = MemoryCluster()
         >>> transaction = Transaction()
         >>> _ = cluster.append("t", b"value", b"key", 0, 0, None, transaction)

@@ -39,7 +39,7 @@ class RestartLimits:
 class Restarts:
     """The restarts of a worker.
 
-    Example:
+    Examples:
         >>> restarts = Restarts(RestartLimits(first_s=1.0, most=1), Random(1))
         >>> 0.5 <= restarts.pause_s(started_s=0.0, ended_s=2.0) <= 1.0
         True
@@ -74,7 +74,7 @@ class RateWindow:
         times: the number of events that is too many.
         within_s: the window, in seconds.
 
-    Example:
+    Examples:
         >>> from headrace.streams.testing.memory_worker import ManualClock
         >>> fenced = RateWindow(2, within_s=60, clock=ManualClock(0))
         >>> fenced.is_too_much(), fenced.is_too_much()

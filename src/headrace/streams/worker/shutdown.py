@@ -55,7 +55,7 @@ def shutdown_group(application_id: str) -> str:
 class ShutdownNote:
     """Shutdown request from a worker to all workers; the reason quotes no records.
 
-    Example:
+    Examples:
         >>> note = ShutdownNote("db-3", 41, "RecordError", "in-0 offset 7 cannot be read")
         >>> ShutdownNote.decode(note.encode() + "what was in memory behind it") == note
         True

@@ -39,7 +39,7 @@ UncaughtErrorHandler = Callable[[Exception], UncaughtErrorResponse]
 def checked(handler: UncaughtErrorHandler | None) -> UncaughtErrorHandler | None:
     """Check that a handler is a function of a single argument.
 
-    Example:
+    Examples:
         >>> checked(lambda error: UncaughtErrorResponse.REPLACE_WORKER) is None
         False
     """

@@ -31,8 +31,9 @@ class Call:
         number: Sequence number of the call among the operator's calls for that record, from 0.
         attempt: Number of the attempt, from 1.
 
-    >>> Call("shop", "enrich", "orders", 3, 17).key
-    'shop/enrich/orders/3/17/0'
+    Examples:
+        >>> Call("shop", "enrich", "orders", 3, 17).key
+        'shop/enrich/orders/3/17/0'
     """
 
     application_id: str
@@ -74,9 +75,10 @@ class Retry:
     Raises:
         TopologyError: A number or a duration is too small.
 
-    >>> retry = Retry(attempts=4, pause=timedelta(milliseconds=100), factor=3)
-    >>> [retry.pause_ms(attempt, OSError()) for attempt in (1, 2, 3, 4)]
-    [100, 300, 900, None]
+    Examples:
+        >>> retry = Retry(attempts=4, pause=timedelta(milliseconds=100), factor=3)
+        >>> [retry.pause_ms(attempt, OSError()) for attempt in (1, 2, 3, 4)]
+        [100, 300, 900, None]
     """
 
     attempts: int = 3

@@ -25,17 +25,18 @@ class BranchedKStream(Generic[K, V]):
     The key of a branch in the result is the split's name followed by the branch's name. The default
     name of a branch is its position: "1", "2" and so on, "0" for the default branch.
 
-    >>> from headrace.topology.dsl.builder import StreamsBuilder
-    >>> parts = (
-    ...     StreamsBuilder()
-    ...     .stream("orders")
-    ...     .split(name="orders-")
-    ...     .branch(lambda _, order: order["total"] > 100, name="large")
-    ...     .branch(lambda _, order: order["total"] > 0)
-    ...     .default_branch(name="odd")
-    ... )
-    >>> list(parts)
-    ['orders-large', 'orders-2', 'orders-odd']
+    Examples:
+        >>> from headrace.topology.dsl.builder import StreamsBuilder
+        >>> parts = (
+        ...     StreamsBuilder()
+        ...     .stream("orders")
+        ...     .split(name="orders-")
+        ...     .branch(lambda _, order: order["total"] > 100, name="large")
+        ...     .branch(lambda _, order: order["total"] > 0)
+        ...     .default_branch(name="odd")
+        ... )
+        >>> list(parts)
+        ['orders-large', 'orders-2', 'orders-odd']
     """
 
     __slots__ = ("_done", "_edge", "_name", "_streams")

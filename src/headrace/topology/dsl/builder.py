@@ -35,20 +35,21 @@ class StreamsBuilder:
     the node; None generates one. All methods raise `TopologyError` if a name is not legal or is
     taken.
 
-    >>> from headrace import serdes
-    >>> builder = StreamsBuilder()
-    >>> lines = builder.stream("lines", value=serdes.string)
-    >>> lines.filter(lambda _, line: line != "").to("kept", value=serdes.string)
-    >>> print(builder.build().describe().rstrip())
-    Topologies:
-       Sub-topology: 0
-        Source: KSTREAM-SOURCE-0000000000 (topics: [lines])
-          --> KSTREAM-FILTER-0000000001
-        Processor: KSTREAM-FILTER-0000000001 (stores: [])
-          --> KSTREAM-SINK-0000000002
-          <-- KSTREAM-SOURCE-0000000000
-        Sink: KSTREAM-SINK-0000000002 (topic: kept)
-          <-- KSTREAM-FILTER-0000000001
+    Examples:
+        >>> from headrace import serdes
+        >>> builder = StreamsBuilder()
+        >>> lines = builder.stream("lines", value=serdes.string)
+        >>> lines.filter(lambda _, line: line != "").to("kept", value=serdes.string)
+        >>> print(builder.build().describe().rstrip())
+        Topologies:
+           Sub-topology: 0
+            Source: KSTREAM-SOURCE-0000000000 (topics: [lines])
+              --> KSTREAM-FILTER-0000000001
+            Processor: KSTREAM-FILTER-0000000001 (stores: [])
+              --> KSTREAM-SINK-0000000002
+              <-- KSTREAM-SOURCE-0000000000
+            Sink: KSTREAM-SINK-0000000002 (topic: kept)
+              <-- KSTREAM-FILTER-0000000001
     """
 
     __slots__ = ("_draft",)
@@ -148,16 +149,17 @@ class StreamsBuilder:
             topic: the topic; no other node of the topology may read it.
             store: name or options of the store that keeps the rows; None generates a name.
 
-        >>> builder = StreamsBuilder()
-        >>> countries = builder.global_table("countries", store="countries")
-        >>> print(builder.build().describe().rstrip())
-        Topologies:
-           Sub-topology: 0 for global store (will not generate tasks)
-            Source: KSTREAM-SOURCE-0000000000 (topics: [countries])
-              --> KTABLE-SOURCE-0000000001
-            Processor: KTABLE-SOURCE-0000000001 (stores: [countries])
-              --> none
-              <-- KSTREAM-SOURCE-0000000000
+        Examples:
+            >>> builder = StreamsBuilder()
+            >>> countries = builder.global_table("countries", store="countries")
+            >>> print(builder.build().describe().rstrip())
+            Topologies:
+               Sub-topology: 0 for global store (will not generate tasks)
+                Source: KSTREAM-SOURCE-0000000000 (topics: [countries])
+                  --> KTABLE-SOURCE-0000000001
+                Processor: KTABLE-SOURCE-0000000001 (stores: [countries])
+                  --> none
+                  <-- KSTREAM-SOURCE-0000000000
         """
         topic = legal_topic(topic, "global_table()")
         return global_table(self._draft, topic, key=key, value=value, store=store, name=name)
@@ -171,26 +173,28 @@ class StreamsBuilder:
         Raises:
             TopologyError: another store of that name was added.
 
-        >>> from headrace import serdes
-        >>> from headrace.topology.processors.stores import Stores
-        >>> builder = StreamsBuilder()
-        >>> seen = Stores.key_value("seen", key=serdes.string, value=serdes.long)
-        >>> builder.add_state_store(seen)
-        >>> def once(record, context):
-        ...     if context.store(seen).put_if_absent(record.key, record.timestamp) is None:
-        ...         context.forward(record)
-        >>> lines = builder.stream("lines", key=serdes.string, value=serdes.string)
-        >>> lines.process_values(once, stores=[seen], name="once").to("kept", value=serdes.string)
-        >>> print(builder.build().describe().rstrip())
-        Topologies:
-           Sub-topology: 0
-            Source: KSTREAM-SOURCE-0000000000 (topics: [lines])
-              --> once
-            Processor: once (stores: [seen])
-              --> KSTREAM-SINK-0000000001
-              <-- KSTREAM-SOURCE-0000000000
-            Sink: KSTREAM-SINK-0000000001 (topic: kept)
-              <-- once
+        Examples:
+            >>> from headrace import serdes
+            >>> from headrace.topology.processors.stores import Stores
+            >>> builder = StreamsBuilder()
+            >>> seen = Stores.key_value("seen", key=serdes.string, value=serdes.long)
+            >>> builder.add_state_store(seen)
+            >>> def once(record, context):
+            ...     if context.store(seen).put_if_absent(record.key, record.timestamp) is None:
+            ...         context.forward(record)
+            >>> lines = builder.stream("lines", key=serdes.string, value=serdes.string)
+            >>> kept = lines.process_values(once, stores=[seen], name="once")
+            >>> kept.to("kept", value=serdes.string)
+            >>> print(builder.build().describe().rstrip())
+            Topologies:
+               Sub-topology: 0
+                Source: KSTREAM-SOURCE-0000000000 (topics: [lines])
+                  --> once
+                Processor: once (stores: [seen])
+                  --> KSTREAM-SINK-0000000001
+                  <-- KSTREAM-SOURCE-0000000000
+                Sink: KSTREAM-SINK-0000000001 (topic: kept)
+                  <-- once
         """
         self._draft.add_state_stores((store,))
 

@@ -108,20 +108,21 @@ class CogroupedKStream(Generic[K, A]):
         Args:
             initializer: returns the initial aggregate of a key.
 
-        >>> from headrace import StreamsBuilder, TopologyTestDriver, serdes
-        >>> builder = StreamsBuilder()
-        >>> bought = builder.stream("bought", key=serdes.string).group_by_key()
-        >>> returned = builder.stream("returned", key=serdes.string).group_by_key()
-        >>> balance = (
-        ...     bought.cogroup(lambda customer, price, total: total + price)
-        ...     .cogroup(returned, lambda customer, price, total: total - price)
-        ...     .aggregate(lambda: 0, store="balance")
-        ... )
-        >>> driver = TopologyTestDriver(builder.build())
-        >>> driver.input("bought").send("ann", 10)
-        >>> driver.input("returned").send("ann", 3)
-        >>> dict(driver.store("balance"))
-        {'ann': 7}
+        Examples:
+            >>> from headrace import StreamsBuilder, TopologyTestDriver, serdes
+            >>> builder = StreamsBuilder()
+            >>> bought = builder.stream("bought", key=serdes.string).group_by_key()
+            >>> returned = builder.stream("returned", key=serdes.string).group_by_key()
+            >>> balance = (
+            ...     bought.cogroup(lambda customer, price, total: total + price)
+            ...     .cogroup(returned, lambda customer, price, total: total - price)
+            ...     .aggregate(lambda: 0, store="balance")
+            ... )
+            >>> driver = TopologyTestDriver(builder.build())
+            >>> driver.input("bought").send("ann", 10)
+            >>> driver.input("returned").send("ann", 3)
+            >>> dict(driver.store("balance"))
+            {'ann': 7}
         """
         kept = materialized(store)
         row_key = key or _shared_key(self._groups)
@@ -184,22 +185,23 @@ class TimeWindowedCogroupedKStream(Generic[K, A]):
         Args:
             initializer: returns the initial aggregate of a window.
 
-        >>> from datetime import timedelta
-        >>> from headrace import StreamsBuilder, TimeWindows, TopologyTestDriver, serdes
-        >>> builder = StreamsBuilder()
-        >>> bought = builder.stream("bought", key=serdes.string).group_by_key()
-        >>> returned = builder.stream("returned", key=serdes.string).group_by_key()
-        >>> balance = (
-        ...     bought.cogroup(lambda customer, price, total: total + price)
-        ...     .cogroup(returned, lambda customer, price, total: total - price)
-        ...     .windowed_by(TimeWindows(size=timedelta(milliseconds=10)))
-        ...     .aggregate(lambda: 0, store="balance")
-        ... )
-        >>> driver = TopologyTestDriver(builder.build())
-        >>> driver.input("bought").send("ann", 10, timestamp=5)
-        >>> driver.input("returned").send("ann", 3, timestamp=8)
-        >>> [(key.window.start_ms, total) for key, total in driver.store("balance").items()]
-        [(0, 7)]
+        Examples:
+            >>> from datetime import timedelta
+            >>> from headrace import StreamsBuilder, TimeWindows, TopologyTestDriver, serdes
+            >>> builder = StreamsBuilder()
+            >>> bought = builder.stream("bought", key=serdes.string).group_by_key()
+            >>> returned = builder.stream("returned", key=serdes.string).group_by_key()
+            >>> balance = (
+            ...     bought.cogroup(lambda customer, price, total: total + price)
+            ...     .cogroup(returned, lambda customer, price, total: total - price)
+            ...     .windowed_by(TimeWindows(size=timedelta(milliseconds=10)))
+            ...     .aggregate(lambda: 0, store="balance")
+            ... )
+            >>> driver = TopologyTestDriver(builder.build())
+            >>> driver.input("bought").send("ann", 10, timestamp=5)
+            >>> driver.input("returned").send("ann", 3, timestamp=8)
+            >>> [(key.window.start_ms, total) for key, total in driver.store("balance").items()]
+            [(0, 7)]
         """
         kept = materialized(store)
         windows = self._windows
@@ -246,22 +248,23 @@ class SessionWindowedCogroupedKStream(Generic[K, A]):
             initializer: returns an empty aggregate.
             merger: called as ``merger(key, one, other)`` with the aggregates of two sessions.
 
-        >>> from datetime import timedelta
-        >>> from headrace import SessionWindows, StreamsBuilder, TopologyTestDriver, serdes
-        >>> builder = StreamsBuilder()
-        >>> seen = builder.stream("seen", key=serdes.string).group_by_key()
-        >>> bought = builder.stream("bought", key=serdes.string).group_by_key()
-        >>> visits = (
-        ...     seen.cogroup(lambda customer, page, path: [*path, page])
-        ...     .cogroup(bought, lambda customer, price, path: [*path, price])
-        ...     .windowed_by(SessionWindows(inactivity_gap=timedelta(milliseconds=5)))
-        ...     .aggregate(list, lambda customer, one, other: one + other, store="visits")
-        ... )
-        >>> driver = TopologyTestDriver(builder.build())
-        >>> driver.input("seen").send("ann", "tea", timestamp=10)
-        >>> driver.input("bought").send("ann", 3, timestamp=14)
-        >>> [(*key.window, path) for key, path in driver.store("visits").items()]
-        [(10, 14, ['tea', 3])]
+        Examples:
+            >>> from datetime import timedelta
+            >>> from headrace import SessionWindows, StreamsBuilder, TopologyTestDriver, serdes
+            >>> builder = StreamsBuilder()
+            >>> seen = builder.stream("seen", key=serdes.string).group_by_key()
+            >>> bought = builder.stream("bought", key=serdes.string).group_by_key()
+            >>> visits = (
+            ...     seen.cogroup(lambda customer, page, path: [*path, page])
+            ...     .cogroup(bought, lambda customer, price, path: [*path, price])
+            ...     .windowed_by(SessionWindows(inactivity_gap=timedelta(milliseconds=5)))
+            ...     .aggregate(list, lambda customer, one, other: one + other, store="visits")
+            ... )
+            >>> driver = TopologyTestDriver(builder.build())
+            >>> driver.input("seen").send("ann", "tea", timestamp=10)
+            >>> driver.input("bought").send("ann", 3, timestamp=14)
+            >>> [(*key.window, path) for key, path in driver.store("visits").items()]
+            [(10, 14, ['tea', 3])]
         """
         kept = materialized(store)
         windowed = SessionWindowedSerde(key or _shared_key(self._groups))

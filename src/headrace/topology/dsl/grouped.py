@@ -86,19 +86,20 @@ class KGroupedStream(Generic[K, V]):
                 such result is used unchanged, too: reject values upstream, with `filter` or
                 `map_values`, not with an error of the reducer.
 
-        >>> from headrace import StreamsBuilder, TopologyTestDriver, serdes
-        >>> builder = StreamsBuilder()
-        >>> sent = builder.stream("sent", key=serdes.string, value=serdes.long)
-        >>> by_city = sent.group_by(lambda key, _: key[:4], key=serdes.string, name="by-city")
-        >>> sums = by_city.reduce(
-        ...     lambda old, value: old + value,
-        ...     merger=lambda key, one, other: one + other,
-        ...     store="sums",
-        ... )
-        >>> with TopologyTestDriver(builder.build()) as driver:
-        ...     driver.input("sent").send_many([("Lyon-1", 3), ("Lyon-2", 4)])
-        ...     dict(driver.store("sums").items())
-        {'Lyon': 7}
+        Examples:
+            >>> from headrace import StreamsBuilder, TopologyTestDriver, serdes
+            >>> builder = StreamsBuilder()
+            >>> sent = builder.stream("sent", key=serdes.string, value=serdes.long)
+            >>> by_city = sent.group_by(lambda key, _: key[:4], key=serdes.string, name="by-city")
+            >>> sums = by_city.reduce(
+            ...     lambda old, value: old + value,
+            ...     merger=lambda key, one, other: one + other,
+            ...     store="sums",
+            ... )
+            >>> with TopologyTestDriver(builder.build()) as driver:
+            ...     driver.input("sent").send_many([("Lyon-1", 3), ("Lyon-2", 4)])
+            ...     dict(driver.store("sums").items())
+            {'Lyon': 7}
         """
         fold = Reducing(reducer, merger=merger)
         return self._folded(fold, store, key, value or self._edge.value, name)
@@ -125,21 +126,22 @@ class KGroupedStream(Generic[K, V]):
                 a repartition topic, with the same results. To test it, create the driver with
                 ``commit="manual"``; see `reduce`.
 
-        >>> from headrace import StreamsBuilder, TopologyTestDriver, serdes
-        >>> builder = StreamsBuilder()
-        >>> words = builder.stream("words", key=serdes.string, value=serdes.string)
-        >>> by_letter = words.group_by(lambda _, word: word[0], key=serdes.string, name="by")
-        >>> lists = by_letter.aggregate(
-        ...     list,
-        ...     lambda letter, word, words: [*words, word],
-        ...     merger=lambda letter, one, other: one + other,
-        ...     store="lists",
-        ...     value=serdes.json,
-        ... )
-        >>> with TopologyTestDriver(builder.build()) as driver:
-        ...     driver.input("words").send_many([("1", "ant"), ("2", "bee"), ("3", "ape")])
-        ...     dict(driver.store("lists").items())
-        {'a': ['ant', 'ape'], 'b': ['bee']}
+        Examples:
+            >>> from headrace import StreamsBuilder, TopologyTestDriver, serdes
+            >>> builder = StreamsBuilder()
+            >>> words = builder.stream("words", key=serdes.string, value=serdes.string)
+            >>> by_letter = words.group_by(lambda _, word: word[0], key=serdes.string, name="by")
+            >>> lists = by_letter.aggregate(
+            ...     list,
+            ...     lambda letter, word, words: [*words, word],
+            ...     merger=lambda letter, one, other: one + other,
+            ...     store="lists",
+            ...     value=serdes.json,
+            ... )
+            >>> with TopologyTestDriver(builder.build()) as driver:
+            ...     driver.input("words").send_many([("1", "ant"), ("2", "bee"), ("3", "ape")])
+            ...     dict(driver.store("lists").items())
+            {'a': ['ant', 'ape'], 'b': ['bee']}
         """
         fold = Aggregating(initializer, aggregator, merger=merger)
         return self._folded(fold, store, key, value, name)
@@ -181,24 +183,25 @@ class KGroupedStream(Generic[K, V]):
         Raises:
             TopologyError: the arguments cannot be combined.
 
-        >>> from datetime import timedelta
-        >>> from headrace import StreamsBuilder, TopologyTestDriver
-        >>> builder = StreamsBuilder()
-        >>> clicks = builder.stream("clicks", key=serdes.string).group_by_key()
-        >>> minutes = clicks.windowed_by(
-        ...     TimeWindows(size=timedelta(minutes=1)),
-        ...     emit="on_window_close",
-        ...     late=lambda stream: stream.to("late"),
-        ... )
-        >>> minutes.count(store="clicks-per-minute").to_stream().to("out")
-        >>> with TopologyTestDriver(builder.build()) as driver:
-        ...     for second in (10, 20, 70, 30):
-        ...         driver.input("clicks").send("home", second, timestamp=second * 1000)
-        ...     for record in driver.output("out").read_all():
-        ...         print(record.key, record.value)
-        ...     driver.output("late").as_dict()
-        Windowed(key='home', window=Window(start_ms=0, end_ms=60000)) 2
-        {'home': 30}
+        Examples:
+            >>> from datetime import timedelta
+            >>> from headrace import StreamsBuilder, TopologyTestDriver
+            >>> builder = StreamsBuilder()
+            >>> clicks = builder.stream("clicks", key=serdes.string).group_by_key()
+            >>> minutes = clicks.windowed_by(
+            ...     TimeWindows(size=timedelta(minutes=1)),
+            ...     emit="on_window_close",
+            ...     late=lambda stream: stream.to("late"),
+            ... )
+            >>> minutes.count(store="clicks-per-minute").to_stream().to("out")
+            >>> with TopologyTestDriver(builder.build()) as driver:
+            ...     for second in (10, 20, 70, 30):
+            ...         driver.input("clicks").send("home", second, timestamp=second * 1000)
+            ...     for record in driver.output("out").read_all():
+            ...         print(record.key, record.value)
+            ...     driver.output("late").as_dict()
+            Windowed(key='home', window=Window(start_ms=0, end_ms=60000)) 2
+            {'home': 30}
         """
         if isinstance(windows, SessionWindows):
             return session_windowed.SessionWindowedKStream(
@@ -218,14 +221,15 @@ class KGroupedStream(Generic[K, V]):
             aggregator: called as ``aggregator(key, value, aggregate)`` with this stream's values;
                 None deletes the row.
 
-        >>> from headrace import StreamsBuilder
-        >>> builder = StreamsBuilder()
-        >>> bought = builder.stream("bought", key=serdes.string).group_by_key()
-        >>> returned = builder.stream("returned", key=serdes.string).group_by_key()
-        >>> balance = bought.cogroup(lambda customer, price, total: total + price).cogroup(
-        ...     returned, lambda customer, price, total: total - price
-        ... )
-        >>> balance.aggregate(lambda: 0, store="balance").to_stream().to("out")
+        Examples:
+            >>> from headrace import StreamsBuilder
+            >>> builder = StreamsBuilder()
+            >>> bought = builder.stream("bought", key=serdes.string).group_by_key()
+            >>> returned = builder.stream("returned", key=serdes.string).group_by_key()
+            >>> balance = bought.cogroup(lambda customer, price, total: total + price).cogroup(
+            ...     returned, lambda customer, price, total: total - price
+            ... )
+            >>> balance.aggregate(lambda: 0, store="balance").to_stream().to("out")
         """
         return cogrouped.CogroupedKStream(((self, aggregator),))
 

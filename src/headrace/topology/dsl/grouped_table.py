@@ -62,21 +62,22 @@ class KGroupedTable(Generic[K, V]):
         Returns:
             The table of counts. A group that has lost all its rows counts 0.
 
-        >>> from headrace import StreamsBuilder, TopologyTestDriver, serdes
-        >>> builder = StreamsBuilder()
-        >>> homes = builder.table("homes", key=serdes.string, value=serdes.string)
-        >>> by_city = homes.group_by(
-        ...     lambda person, city: (city, person),
-        ...     key=serdes.string,
-        ...     value=serdes.string,
-        ...     name="by-city",
-        ... )
-        >>> by_city.count(store="people").to_stream().to("out")
-        >>> with TopologyTestDriver(builder.build()) as driver:
-        ...     driver.input("homes").send_many([("Ann", "Rome"), ("Ben", "Rome")])
-        ...     driver.input("homes").send("Ben", "Oslo")
-        ...     dict(driver.store("people"))
-        {'Oslo': 1, 'Rome': 1}
+        Examples:
+            >>> from headrace import StreamsBuilder, TopologyTestDriver, serdes
+            >>> builder = StreamsBuilder()
+            >>> homes = builder.table("homes", key=serdes.string, value=serdes.string)
+            >>> by_city = homes.group_by(
+            ...     lambda person, city: (city, person),
+            ...     key=serdes.string,
+            ...     value=serdes.string,
+            ...     name="by-city",
+            ... )
+            >>> by_city.count(store="people").to_stream().to("out")
+            >>> with TopologyTestDriver(builder.build()) as driver:
+            ...     driver.input("homes").send_many([("Ann", "Rome"), ("Ben", "Rome")])
+            ...     driver.input("homes").send("Ben", "Oslo")
+            ...     dict(driver.store("people"))
+            {'Oslo': 1, 'Rome': 1}
         """
         return ktable.KTable(self._fold(Counting(), store, key, value or serdes.long, name))
 
@@ -99,21 +100,22 @@ class KGroupedTable(Generic[K, V]):
             subtractor: called as ``subtractor(aggregate, value)`` for a row that leaves it; None
                 deletes the group's row.
 
-        >>> from headrace import StreamsBuilder, TopologyTestDriver, serdes
-        >>> builder = StreamsBuilder()
-        >>> stock = builder.table("stock", key=serdes.string)
-        >>> by_shelf = stock.group_by(
-        ...     lambda item, row: (row["shelf"], row["pieces"]),
-        ...     key=serdes.string,
-        ...     value=serdes.long,
-        ... )
-        >>> pieces = by_shelf.reduce(lambda a, b: a + b, lambda a, b: a - b, store="pieces")
-        >>> with TopologyTestDriver(builder.build()) as driver:
-        ...     driver.input("stock").send("tea", {"shelf": "left", "pieces": 3})
-        ...     driver.input("stock").send("jam", {"shelf": "left", "pieces": 4})
-        ...     driver.input("stock").send("tea", {"shelf": "left", "pieces": 2})
-        ...     dict(driver.store("pieces"))
-        {'left': 6}
+        Examples:
+            >>> from headrace import StreamsBuilder, TopologyTestDriver, serdes
+            >>> builder = StreamsBuilder()
+            >>> stock = builder.table("stock", key=serdes.string)
+            >>> by_shelf = stock.group_by(
+            ...     lambda item, row: (row["shelf"], row["pieces"]),
+            ...     key=serdes.string,
+            ...     value=serdes.long,
+            ... )
+            >>> pieces = by_shelf.reduce(lambda a, b: a + b, lambda a, b: a - b, store="pieces")
+            >>> with TopologyTestDriver(builder.build()) as driver:
+            ...     driver.input("stock").send("tea", {"shelf": "left", "pieces": 3})
+            ...     driver.input("stock").send("jam", {"shelf": "left", "pieces": 4})
+            ...     driver.input("stock").send("tea", {"shelf": "left", "pieces": 2})
+            ...     dict(driver.store("pieces"))
+            {'left': 6}
         """
         fold = Reducing(adder, subtractor)
         return ktable.KTable(self._fold(fold, store, key, value or self._edge.value, name))
@@ -138,22 +140,23 @@ class KGroupedTable(Generic[K, V]):
             subtractor: called as ``subtractor(key, value, aggregate)`` for a row that leaves it;
                 None deletes the group's row.
 
-        >>> from headrace import StreamsBuilder, TopologyTestDriver, serdes
-        >>> builder = StreamsBuilder()
-        >>> homes = builder.table("homes", key=serdes.string, value=serdes.string)
-        >>> names = homes.group_by(
-        ...     lambda person, city: (city, person), key=serdes.string, value=serdes.string
-        ... ).aggregate(
-        ...     list,
-        ...     lambda city, person, people: sorted([*people, person]),
-        ...     lambda city, person, people: [one for one in people if one != person] or None,
-        ...     store="names",
-        ... )
-        >>> with TopologyTestDriver(builder.build()) as driver:
-        ...     driver.input("homes").send_many([("Ann", "Rome"), ("Ben", "Rome")])
-        ...     driver.input("homes").send_many([("Ben", None), ("Cleo", "Oslo")])
-        ...     dict(driver.store("names"))
-        {'Oslo': ['Cleo'], 'Rome': ['Ann']}
+        Examples:
+            >>> from headrace import StreamsBuilder, TopologyTestDriver, serdes
+            >>> builder = StreamsBuilder()
+            >>> homes = builder.table("homes", key=serdes.string, value=serdes.string)
+            >>> names = homes.group_by(
+            ...     lambda person, city: (city, person), key=serdes.string, value=serdes.string
+            ... ).aggregate(
+            ...     list,
+            ...     lambda city, person, people: sorted([*people, person]),
+            ...     lambda city, person, people: [one for one in people if one != person] or None,
+            ...     store="names",
+            ... )
+            >>> with TopologyTestDriver(builder.build()) as driver:
+            ...     driver.input("homes").send_many([("Ann", "Rome"), ("Ben", "Rome")])
+            ...     driver.input("homes").send_many([("Ben", None), ("Cleo", "Oslo")])
+            ...     dict(driver.store("names"))
+            {'Oslo': ['Cleo'], 'Rome': ['Ann']}
         """
         fold = Aggregating(initializer, adder, subtractor)
         return ktable.KTable(self._fold(fold, store, key, value, name))

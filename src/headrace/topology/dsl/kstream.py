@@ -92,16 +92,17 @@ class KStream(Generic[K, V]):
     `key` and `value` are the serdes of keys and values; None uses the stream's. All methods raise
     `TopologyError` if a name is not legal or is taken.
 
-    >>> from headrace import StreamsBuilder, TopologyTestDriver, serdes
-    >>> builder = StreamsBuilder()
-    >>> lines = builder.stream("lines", value=serdes.string)
-    >>> words = lines.flat_map_values(str.split, name="split")
-    >>> by_word = words.group_by(lambda _, word: word, key=serdes.string, name="by-word")
-    >>> by_word.count(store="counts", name="count").to_stream().to("out")
-    >>> with TopologyTestDriver(builder.build()) as driver:
-    ...     driver.input("lines").send(None, "to be or not to be")
-    ...     dict(driver.store("counts"))
-    {'be': 2, 'not': 1, 'or': 1, 'to': 2}
+    Examples:
+        >>> from headrace import StreamsBuilder, TopologyTestDriver, serdes
+        >>> builder = StreamsBuilder()
+        >>> lines = builder.stream("lines", value=serdes.string)
+        >>> words = lines.flat_map_values(str.split, name="split")
+        >>> by_word = words.group_by(lambda _, word: word, key=serdes.string, name="by-word")
+        >>> by_word.count(store="counts", name="count").to_stream().to("out")
+        >>> with TopologyTestDriver(builder.build()) as driver:
+        ...     driver.input("lines").send(None, "to be or not to be")
+        ...     dict(driver.store("counts"))
+        {'be': 2, 'not': 1, 'or': 1, 'to': 2}
     """
 
     __slots__ = ("_edge",)
@@ -336,18 +337,19 @@ class KStream(Generic[K, V]):
             TopologyError: the reason is empty or has another type. Without the setting the
                 application does not start.
 
-        >>> from headrace import StreamsBuilder, TopologyTestDriver, serdes
-        >>> builder = StreamsBuilder()
-        >>> orders = builder.stream("orders", key=serdes.string, value=serdes.json)
-        >>> orders.filter(lambda _, order: order["price"] < 0).to_dead_letters(
-        ...     reason=lambda key, order: f"order {key} has the price {order['price']}"
-        ... )
-        >>> settings = {"errors.dead.letter.queue.topic.name": "dead-letters"}
-        >>> with TopologyTestDriver(builder.build(), settings) as driver:
-        ...     driver.input("orders").send("o1", {"price": -5})
-        ...     letter = driver.output("dead-letters", value=serdes.json).read()
-        >>> letter.value, dict(letter.headers)["__streams.errors.message"]
-        ({'price': -5}, b'order o1 has the price -5')
+        Examples:
+            >>> from headrace import StreamsBuilder, TopologyTestDriver, serdes
+            >>> builder = StreamsBuilder()
+            >>> orders = builder.stream("orders", key=serdes.string, value=serdes.json)
+            >>> orders.filter(lambda _, order: order["price"] < 0).to_dead_letters(
+            ...     reason=lambda key, order: f"order {key} has the price {order['price']}"
+            ... )
+            >>> settings = {"errors.dead.letter.queue.topic.name": "dead-letters"}
+            >>> with TopologyTestDriver(builder.build(), settings) as driver:
+            ...     driver.input("orders").send("o1", {"price": -5})
+            ...     letter = driver.output("dead-letters", value=serdes.json).read()
+            >>> letter.value, dict(letter.headers)["__streams.errors.message"]
+            ({'price': -5}, b'order o1 has the price -5')
         """
         add_dead_letters(self._edge, reason, name)
 
@@ -377,14 +379,15 @@ class KStream(Generic[K, V]):
             TopologyError: it is not a sink, or serdes are given without an internal topic;
                 `StreamsBuilder.build` checks the other requirements of `direct`.
 
-        >>> from headrace import SqliteSink, StreamsBuilder, TopologyTestDriver
-        >>> builder = StreamsBuilder()
-        >>> orders = SqliteSink("shop.db", "orders", columns={"id": int, "price": float})
-        >>> builder.stream("orders").to_sink(orders, name="store-orders")
-        >>> with TopologyTestDriver(builder.build()) as driver:
-        ...     driver.input("orders").send(None, {"id": 7, "price": 9.5})
-        ...     [row.value for row in driver.sink("store-orders").rows]
-        [{'id': 7, 'price': 9.5}]
+        Examples:
+            >>> from headrace import SqliteSink, StreamsBuilder, TopologyTestDriver
+            >>> builder = StreamsBuilder()
+            >>> orders = SqliteSink("shop.db", "orders", columns={"id": int, "price": float})
+            >>> builder.stream("orders").to_sink(orders, name="store-orders")
+            >>> with TopologyTestDriver(builder.build()) as driver:
+            ...     driver.input("orders").send(None, {"id": 7, "price": 9.5})
+            ...     [row.value for row in driver.sink("store-orders").rows]
+            [{'id': 7, 'price': 9.5}]
         """
         if direct and (key is not None or value is not None):
             raise TopologyError(
@@ -516,19 +519,20 @@ class KStream(Generic[K, V]):
         Raises:
             TopologyError: the function cannot be called this way, or an argument is out of range.
 
-        >>> import asyncio
-        >>> from headrace import TopologyTestDriver, serdes
-        >>> from headrace.topology.dsl.builder import StreamsBuilder
-        >>> async def price_of(item):
-        ...     await asyncio.sleep(0.02)  # ask a server
-        ...     return len(item)
-        >>> builder = StreamsBuilder()
-        >>> items = builder.stream("items", key=serdes.string, value=serdes.string)
-        >>> items.map_async(price_of, concurrency=50).to("prices", value=serdes.long)
-        >>> with TopologyTestDriver(builder.build()) as driver:
-        ...     driver.input("items").send_many([("a", "tea"), ("b", "cake")])
-        ...     [(record.key, record.value) for record in driver.output("prices").read_all()]
-        [('a', 3), ('b', 4)]
+        Examples:
+            >>> import asyncio
+            >>> from headrace import TopologyTestDriver, serdes
+            >>> from headrace.topology.dsl.builder import StreamsBuilder
+            >>> async def price_of(item):
+            ...     await asyncio.sleep(0.02)  # ask a server
+            ...     return len(item)
+            >>> builder = StreamsBuilder()
+            >>> items = builder.stream("items", key=serdes.string, value=serdes.string)
+            >>> items.map_async(price_of, concurrency=50).to("prices", value=serdes.long)
+            >>> with TopologyTestDriver(builder.build()) as driver:
+            ...     driver.input("items").send_many([("a", "tea"), ("b", "cake")])
+            ...     [(record.key, record.value) for record in driver.output("prices").read_all()]
+            [('a', 3), ('b', 4)]
         """
         given = Calls(fn, with_key, concurrency, timeout, retry, order, on_error, name)
         return self._stream(called_for_each(self._edge, given))
@@ -579,17 +583,18 @@ class KStream(Generic[K, V]):
         Raises:
             TopologyError: a number is out of range, or a library is not installed.
 
-        >>> from headrace import TopologyTestDriver, serdes
-        >>> from headrace.topology.dsl.builder import StreamsBuilder
-        >>> def score(values):
-        ...     return [len(value) for value in values]  # ask a model
-        >>> builder = StreamsBuilder()
-        >>> items = builder.stream("items", key=serdes.string, value=serdes.string)
-        >>> items.map_batches(score, max_records=256).to("scores", value=serdes.long)
-        >>> with TopologyTestDriver(builder.build()) as driver:
-        ...     driver.input("items").send_many([("a", "tea"), ("b", "cake")])
-        ...     [(record.key, record.value) for record in driver.output("scores").read_all()]
-        [('a', 3), ('b', 4)]
+        Examples:
+            >>> from headrace import TopologyTestDriver, serdes
+            >>> from headrace.topology.dsl.builder import StreamsBuilder
+            >>> def score(values):
+            ...     return [len(value) for value in values]  # ask a model
+            >>> builder = StreamsBuilder()
+            >>> items = builder.stream("items", key=serdes.string, value=serdes.string)
+            >>> items.map_batches(score, max_records=256).to("scores", value=serdes.long)
+            >>> with TopologyTestDriver(builder.build()) as driver:
+            ...     driver.input("items").send_many([("a", "tea"), ("b", "cake")])
+            ...     [(record.key, record.value) for record in driver.output("scores").read_all()]
+            [('a', 3), ('b', 4)]
         """
         made = called_for_batches(
             self._edge, fn, max_records=max_records, max_ms=max_ms, form=as_, name=name
@@ -633,24 +638,26 @@ class KStream(Generic[K, V]):
             TopologyError: the supplier does not return processors, or returns the same processor
                 twice.
 
-        >>> from headrace import Processor, Record, Stores, TopologyTestDriver, serdes
-        >>> from headrace.topology.dsl.builder import StreamsBuilder
-        >>> class Numbered(Processor[str, str, str, str]):
-        ...     stores = [Stores.key_value("lines-of", key=serdes.string, value=serdes.long)]
-        ...     def init(self, context):
-        ...         self.context = context
-        ...         self.lines_of = context.store("lines-of")
-        ...     def process(self, record):
-        ...         number = (self.lines_of.get(record.key) or 0) + 1
-        ...         self.lines_of.put(record.key, number)
-        ...         self.context.forward(record.with_value(f"{number}: {record.value}"))
-        >>> builder = StreamsBuilder()
-        >>> lines = builder.stream("lines", key=serdes.string, value=serdes.string)
-        >>> lines.process(Numbered, name="number").to("out", key=serdes.string, value=serdes.string)
-        >>> with TopologyTestDriver(builder.build()) as driver:
-        ...     driver.input("lines").send_many([("a", "to be"), ("b", "or"), ("a", "not")])
-        ...     [(record.key, record.value) for record in driver.output("out").read_all()]
-        [('a', '1: to be'), ('b', '1: or'), ('a', '2: not')]
+        Examples:
+            >>> from headrace import Processor, Record, Stores, TopologyTestDriver, serdes
+            >>> from headrace.topology.dsl.builder import StreamsBuilder
+            >>> class Numbered(Processor[str, str, str, str]):
+            ...     stores = [Stores.key_value("lines-of", key=serdes.string, value=serdes.long)]
+            ...     def init(self, context):
+            ...         self.context = context
+            ...         self.lines_of = context.store("lines-of")
+            ...     def process(self, record):
+            ...         number = (self.lines_of.get(record.key) or 0) + 1
+            ...         self.lines_of.put(record.key, number)
+            ...         self.context.forward(record.with_value(f"{number}: {record.value}"))
+            >>> builder = StreamsBuilder()
+            >>> lines = builder.stream("lines", key=serdes.string, value=serdes.string)
+            >>> numbered = lines.process(Numbered, name="number")
+            >>> numbered.to("out", key=serdes.string, value=serdes.string)
+            >>> with TopologyTestDriver(builder.build()) as driver:
+            ...     driver.input("lines").send_many([("a", "to be"), ("b", "or"), ("a", "not")])
+            ...     [(record.key, record.value) for record in driver.output("out").read_all()]
+            [('a', '1: to be'), ('b', '1: or'), ('a', '2: not')]
         """
         return self._stream(process_step(self._edge, supplier, stores, name, fixed_key=False))
 
@@ -683,17 +690,18 @@ class KStream(Generic[K, V]):
                 called as ``function(record, context)``; records are `FixedKeyRecord`.
             stores: see `process`.
 
-        >>> from headrace import TopologyTestDriver, serdes
-        >>> from headrace.topology.dsl.builder import StreamsBuilder
-        >>> def where(record, context):
-        ...     context.forward(record.with_value(context.record_metadata.offset))
-        >>> builder = StreamsBuilder()
-        >>> lines = builder.stream("lines", key=serdes.string, value=serdes.string)
-        >>> lines.process_values(where).to("out", value=serdes.long)
-        >>> with TopologyTestDriver(builder.build()) as driver:
-        ...     driver.input("lines").send_many([("a", "to be"), ("b", "or")])
-        ...     [(record.key, record.value) for record in driver.output("out").read_all()]
-        [('a', 0), ('b', 1)]
+        Examples:
+            >>> from headrace import TopologyTestDriver, serdes
+            >>> from headrace.topology.dsl.builder import StreamsBuilder
+            >>> def where(record, context):
+            ...     context.forward(record.with_value(context.record_metadata.offset))
+            >>> builder = StreamsBuilder()
+            >>> lines = builder.stream("lines", key=serdes.string, value=serdes.string)
+            >>> lines.process_values(where).to("out", value=serdes.long)
+            >>> with TopologyTestDriver(builder.build()) as driver:
+            ...     driver.input("lines").send_many([("a", "to be"), ("b", "or")])
+            ...     [(record.key, record.value) for record in driver.output("out").read_all()]
+            [('a', 0), ('b', 1)]
         """
         return self._stream(process_step(self._edge, supplier, stores, name, fixed_key=True))
 
@@ -765,20 +773,21 @@ class KStream(Generic[K, V]):
         Raises:
             TopologyError: a duration is not possible.
 
-        >>> from datetime import timedelta
-        >>> from headrace import StreamsBuilder, TopologyTestDriver, serdes
-        >>> builder = StreamsBuilder()
-        >>> paid = builder.stream("paid", key=serdes.string, value=serdes.json)
-        >>> once = paid.deduplicate(
-        ...     within=timedelta(hours=1), key=lambda bill: bill["id"], store="paid-once"
-        ... )
-        >>> once.to("once")
-        >>> with TopologyTestDriver(builder.build()) as driver:
-        ...     sent = [(0, 7), (60_000, 7), (60_000, 8), (3_600_001, 7)]
-        ...     for timestamp, number in sent:
-        ...         driver.input("paid").send("ann", {"id": number}, timestamp=timestamp)
-        ...     [(r.value["id"], r.timestamp) for r in driver.output("once").read_all()]
-        [(7, 0), (8, 60000), (7, 3600001)]
+        Examples:
+            >>> from datetime import timedelta
+            >>> from headrace import StreamsBuilder, TopologyTestDriver, serdes
+            >>> builder = StreamsBuilder()
+            >>> paid = builder.stream("paid", key=serdes.string, value=serdes.json)
+            >>> once = paid.deduplicate(
+            ...     within=timedelta(hours=1), key=lambda bill: bill["id"], store="paid-once"
+            ... )
+            >>> once.to("once")
+            >>> with TopologyTestDriver(builder.build()) as driver:
+            ...     sent = [(0, 7), (60_000, 7), (60_000, 8), (3_600_001, 7)]
+            ...     for timestamp, number in sent:
+            ...         driver.input("paid").send("ann", {"id": number}, timestamp=timestamp)
+            ...     [(r.value["id"], r.timestamp) for r in driver.output("once").read_all()]
+            [(7, 0), (8, 60000), (7, 3600001)]
         """
         if key is None and (with_key or id_serde is not None):
             raise TopologyError(
@@ -812,14 +821,15 @@ class KStream(Generic[K, V]):
         Raises:
             TopologyError: the fraction is not from 0 to 1.
 
-        >>> from headrace import StreamsBuilder, TopologyTestDriver, serdes
-        >>> builder = StreamsBuilder()
-        >>> clicks = builder.stream("clicks", key=serdes.string, value=serdes.long)
-        >>> clicks.sample(0.5).to("some")
-        >>> with TopologyTestDriver(builder.build()) as driver:
-        ...     driver.input("clicks").send_many([("a", 1), ("b", 1), ("c", 1), ("a", 2)])
-        ...     [(record.key, record.value) for record in driver.output("some").read_all()]
-        [('a', 1), ('b', 1), ('a', 2)]
+        Examples:
+            >>> from headrace import StreamsBuilder, TopologyTestDriver, serdes
+            >>> builder = StreamsBuilder()
+            >>> clicks = builder.stream("clicks", key=serdes.string, value=serdes.long)
+            >>> clicks.sample(0.5).to("some")
+            >>> with TopologyTestDriver(builder.build()) as driver:
+            ...     driver.input("clicks").send_many([("a", 1), ("b", 1), ("c", 1), ("a", 2)])
+            ...     [(record.key, record.value) for record in driver.output("some").read_all()]
+            [('a', 1), ('b', 1), ('a', 2)]
         """
         return self._stream(sampled(self._edge, fraction, by, serde, name))
 
@@ -930,18 +940,19 @@ class KStream(Generic[K, V]):
         Raises:
             TopologyError: an argument is not valid for `other`.
 
-        >>> from datetime import timedelta
-        >>> from headrace import JoinWindows, StreamsBuilder, TopologyTestDriver
-        >>> builder = StreamsBuilder()
-        >>> views, clicks = builder.stream("views"), builder.stream("clicks")
-        >>> minute = JoinWindows(time_difference=timedelta(minutes=1))
-        >>> views.join(clicks, "{}, {}".format, minute, store="pairs", name="pair").to("pairs")
-        >>> with TopologyTestDriver(builder.build()) as driver:
-        ...     driver.input("views").send("ann", "page", timestamp=0)
-        ...     driver.input("clicks").send("ann", "button", timestamp=50_000)
-        ...     driver.input("clicks").send("ann", "link", timestamp=70_000)
-        ...     [(r.key, r.value, r.timestamp) for r in driver.output("pairs").read_all()]
-        [('ann', 'page, button', 50000)]
+        Examples:
+            >>> from datetime import timedelta
+            >>> from headrace import JoinWindows, StreamsBuilder, TopologyTestDriver
+            >>> builder = StreamsBuilder()
+            >>> views, clicks = builder.stream("views"), builder.stream("clicks")
+            >>> minute = JoinWindows(time_difference=timedelta(minutes=1))
+            >>> views.join(clicks, "{}, {}".format, minute, store="pairs", name="pair").to("pairs")
+            >>> with TopologyTestDriver(builder.build()) as driver:
+            ...     driver.input("views").send("ann", "page", timestamp=0)
+            ...     driver.input("clicks").send("ann", "button", timestamp=50_000)
+            ...     driver.input("clicks").send("ann", "link", timestamp=70_000)
+            ...     [(r.key, r.value, r.timestamp) for r in driver.output("pairs").read_all()]
+            [('ann', 'page, button', 50000)]
         """
         return self._joined(
             "inner", other, joiner, windows, with_key=with_key, key=key, value=value,
@@ -1046,16 +1057,17 @@ class KStream(Generic[K, V]):
 
         All other arguments are as in `join`.
 
-        >>> from headrace import StreamsBuilder, TopologyTestDriver
-        >>> builder = StreamsBuilder()
-        >>> users, views = builder.table("users", store="users"), builder.stream("views")
-        >>> views.left_join(users, "{} by {}".format, name="name").to("seen")
-        >>> with TopologyTestDriver(builder.build()) as driver:
-        ...     driver.input("views").send("u1", "page")
-        ...     driver.input("users").send("u1", "Ann")
-        ...     driver.input("views").send("u1", "shop")
-        ...     [r.value for r in driver.output("seen").read_all()]
-        ['page by None', 'shop by Ann']
+        Examples:
+            >>> from headrace import StreamsBuilder, TopologyTestDriver
+            >>> builder = StreamsBuilder()
+            >>> users, views = builder.table("users", store="users"), builder.stream("views")
+            >>> views.left_join(users, "{} by {}".format, name="name").to("seen")
+            >>> with TopologyTestDriver(builder.build()) as driver:
+            ...     driver.input("views").send("u1", "page")
+            ...     driver.input("users").send("u1", "Ann")
+            ...     driver.input("views").send("u1", "shop")
+            ...     [r.value for r in driver.output("seen").read_all()]
+            ['page by None', 'shop by Ann']
         """
         return self._joined(
             "left", other, joiner, windows, with_key=with_key, key=key, value=value,
@@ -1109,20 +1121,21 @@ class KStream(Generic[K, V]):
 
         All other arguments are as in `left_join`.
 
-        >>> from datetime import timedelta
-        >>> from headrace import JoinWindows, StreamsBuilder, TopologyTestDriver, serdes
-        >>> builder = StreamsBuilder()
-        >>> texts = {"key": serdes.string, "value": serdes.string}
-        >>> sent, paid = builder.stream("sent", **texts), builder.stream("paid", **texts)
-        >>> day = JoinWindows(time_difference=timedelta(days=1))
-        >>> pairs = sent.outer_join(paid, lambda a, b: (a, b), day, store="bills", name="bill")
-        >>> pairs.to("bills", value=serdes.json)
-        >>> with TopologyTestDriver(builder.build()) as driver:
-        ...     driver.input("sent").send("b1", "sent", timestamp=0)
-        ...     driver.input("paid").send("b2", "paid", timestamp=0)
-        ...     driver.input("sent").send("b3", "sent", timestamp=86_400_001)
-        ...     [(r.key, r.value) for r in driver.output("bills").read_all()]
-        [('b2', [None, 'paid']), ('b1', ['sent', None])]
+        Examples:
+            >>> from datetime import timedelta
+            >>> from headrace import JoinWindows, StreamsBuilder, TopologyTestDriver, serdes
+            >>> builder = StreamsBuilder()
+            >>> texts = {"key": serdes.string, "value": serdes.string}
+            >>> sent, paid = builder.stream("sent", **texts), builder.stream("paid", **texts)
+            >>> day = JoinWindows(time_difference=timedelta(days=1))
+            >>> pairs = sent.outer_join(paid, lambda a, b: (a, b), day, store="bills", name="bill")
+            >>> pairs.to("bills", value=serdes.json)
+            >>> with TopologyTestDriver(builder.build()) as driver:
+            ...     driver.input("sent").send("b1", "sent", timestamp=0)
+            ...     driver.input("paid").send("b2", "paid", timestamp=0)
+            ...     driver.input("sent").send("b3", "sent", timestamp=86_400_001)
+            ...     [(r.key, r.value) for r in driver.output("bills").read_all()]
+            [('b2', [None, 'paid']), ('b1', ['sent', None])]
         """
         return self._joined(
             "outer", other, joiner, windows, with_key=with_key, key=key, value=value,

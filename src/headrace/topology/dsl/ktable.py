@@ -93,15 +93,16 @@ class KTable(Generic[K, V]):
         Args:
             predicate: called as ``predicate(key, value)``, never with None as the value.
 
-        >>> from headrace import StreamsBuilder, TopologyTestDriver, serdes
-        >>> builder = StreamsBuilder()
-        >>> prices = builder.table("prices", key=serdes.string, value=serdes.long)
-        >>> dear = prices.filter(lambda item, price: price > 9, store="dear")
-        >>> dear.to_stream().print(label="dear")
-        >>> driver = TopologyTestDriver(builder.build())
-        >>> driver.input("prices").send_many([("tea", 12), ("tea", 3), ("jam", 4)])
-        [dear]: tea, 12
-        [dear]: tea, None
+        Examples:
+            >>> from headrace import StreamsBuilder, TopologyTestDriver, serdes
+            >>> builder = StreamsBuilder()
+            >>> prices = builder.table("prices", key=serdes.string, value=serdes.long)
+            >>> dear = prices.filter(lambda item, price: price > 9, store="dear")
+            >>> dear.to_stream().print(label="dear")
+            >>> driver = TopologyTestDriver(builder.build())
+            >>> driver.input("prices").send_many([("tea", 12), ("tea", 3), ("jam", 4)])
+            [dear]: tea, 12
+            [dear]: tea, None
         """
         return self._mapped(FILTER, kept_if(predicate), store, key, value, name)
 
@@ -119,14 +120,15 @@ class KTable(Generic[K, V]):
         Args:
             predicate: called as ``predicate(key, value)``, never with None as the value.
 
-        >>> from headrace import StreamsBuilder, TopologyTestDriver, serdes
-        >>> builder = StreamsBuilder()
-        >>> prices = builder.table("prices", key=serdes.string, value=serdes.long)
-        >>> cheap = prices.filter_not(lambda item, price: price > 9, store="cheap")
-        >>> with TopologyTestDriver(builder.build()) as driver:
-        ...     driver.input("prices").send_many([("tea", 12), ("jam", 4)])
-        ...     dict(driver.store("cheap"))
-        {'jam': 4}
+        Examples:
+            >>> from headrace import StreamsBuilder, TopologyTestDriver, serdes
+            >>> builder = StreamsBuilder()
+            >>> prices = builder.table("prices", key=serdes.string, value=serdes.long)
+            >>> cheap = prices.filter_not(lambda item, price: price > 9, store="cheap")
+            >>> with TopologyTestDriver(builder.build()) as driver:
+            ...     driver.input("prices").send_many([("tea", 12), ("jam", 4)])
+            ...     dict(driver.store("cheap"))
+            {'jam': 4}
         """
         return self._mapped(FILTER, kept_unless(predicate), store, key, value, name)
 
@@ -164,15 +166,16 @@ class KTable(Generic[K, V]):
             with_key: call ``mapper(key, value)`` instead.
             value: serde of the new values; None uses the setting ``default.value.serde``.
 
-        >>> from headrace import StreamsBuilder, TopologyTestDriver, serdes
-        >>> builder = StreamsBuilder()
-        >>> lines = builder.table("lines", key=serdes.string, value=serdes.string)
-        >>> lengths = lines.map_values(len, store="lengths", value=serdes.long)
-        >>> lengths.to_stream().print(label="n")
-        >>> driver = TopologyTestDriver(builder.build())
-        >>> driver.input("lines").send_many([("a", "tea"), ("a", "jam"), ("a", "bread")])
-        [n]: a, 3
-        [n]: a, 5
+        Examples:
+            >>> from headrace import StreamsBuilder, TopologyTestDriver, serdes
+            >>> builder = StreamsBuilder()
+            >>> lines = builder.table("lines", key=serdes.string, value=serdes.string)
+            >>> lengths = lines.map_values(len, store="lengths", value=serdes.long)
+            >>> lengths.to_stream().print(label="n")
+            >>> driver = TopologyTestDriver(builder.build())
+            >>> driver.input("lines").send_many([("a", "tea"), ("a", "jam"), ("a", "bread")])
+            [n]: a, 3
+            [n]: a, 5
         """
         mapped = mapped_values(mapper, with_key=with_key)
         return self._mapped(MAP_VALUES, mapped, store, key, value, name)
@@ -216,23 +219,24 @@ class KTable(Generic[K, V]):
         Raises:
             TopologyError: the supplier returns another type.
 
-        >>> from headrace import Stores, StreamsBuilder, TopologyTestDriver, serdes
-        >>> class Rise:
-        ...     def init(self, context):
-        ...         self.before = context.store("before")
-        ...     def transform(self, item, price):
-        ...         before = self.before.get(item)
-        ...         self.before.put(item, price)
-        ...         return None if None in (before, price) else price - before
-        >>> builder = StreamsBuilder()
-        >>> prices = builder.table("prices", key=serdes.string, value=serdes.long)
-        >>> before = Stores.key_value("before", key=serdes.string, value=serdes.long)
-        >>> rises = prices.transform_values(Rise, stores=[before], value=serdes.long)
-        >>> rises.to_stream().print(label="rise")
-        >>> driver = TopologyTestDriver(builder.build())
-        >>> driver.input("prices").send_many([("tea", 5), ("tea", 7)])
-        [rise]: tea, None
-        [rise]: tea, 2
+        Examples:
+            >>> from headrace import Stores, StreamsBuilder, TopologyTestDriver, serdes
+            >>> class Rise:
+            ...     def init(self, context):
+            ...         self.before = context.store("before")
+            ...     def transform(self, item, price):
+            ...         before = self.before.get(item)
+            ...         self.before.put(item, price)
+            ...         return None if None in (before, price) else price - before
+            >>> builder = StreamsBuilder()
+            >>> prices = builder.table("prices", key=serdes.string, value=serdes.long)
+            >>> before = Stores.key_value("before", key=serdes.string, value=serdes.long)
+            >>> rises = prices.transform_values(Rise, stores=[before], value=serdes.long)
+            >>> rises.to_stream().print(label="rise")
+            >>> driver = TopologyTestDriver(builder.build())
+            >>> driver.input("prices").send_many([("tea", 5), ("tea", 7)])
+            [rise]: tea, None
+            [rise]: tea, 2
         """
         options: dict[str, Any] = {"store": store, "key": key, "value": value, "name": name}
         return KTable(transformed_table(self._edge, supplier, stores=stores, **options))
@@ -280,16 +284,17 @@ class KTable(Generic[K, V]):
         Raises:
             TopologyError: the table has no windows that could close.
 
-        >>> from datetime import timedelta
-        >>> from headrace import StreamsBuilder, Suppressed, TopologyTestDriver, serdes
-        >>> builder = StreamsBuilder()
-        >>> prices = builder.table("prices", key=serdes.string, value=serdes.long)
-        >>> limit = Suppressed.until_time_limit(timedelta(milliseconds=10))
-        >>> prices.suppress(limit, name="calmer").to_stream().print(label="prices")
-        >>> driver = TopologyTestDriver(builder.build())
-        >>> for price, time in ((7, 0), (8, 4), (9, 10)):
-        ...     driver.input("prices").send("tea", price, timestamp=time)
-        [prices]: tea, 9
+        Examples:
+            >>> from datetime import timedelta
+            >>> from headrace import StreamsBuilder, Suppressed, TopologyTestDriver, serdes
+            >>> builder = StreamsBuilder()
+            >>> prices = builder.table("prices", key=serdes.string, value=serdes.long)
+            >>> limit = Suppressed.until_time_limit(timedelta(milliseconds=10))
+            >>> prices.suppress(limit, name="calmer").to_stream().print(label="prices")
+            >>> driver = TopologyTestDriver(builder.build())
+            >>> for price, time in ((7, 0), (8, 4), (9, 10)):
+            ...     driver.input("prices").send("tea", price, timestamp=time)
+            [prices]: tea, 9
         """
         edge = self._edge
         names = edge.draft.names
@@ -367,15 +372,16 @@ class KTable(Generic[K, V]):
         Raises:
             TopologyError: it is not a sink, or it has no key.
 
-        >>> from headrace import SqliteSink, StreamsBuilder, TopologyTestDriver, serdes
-        >>> builder = StreamsBuilder()
-        >>> counts = builder.stream("words", key=serdes.string).group_by_key().count()
-        >>> columns = {"word": str, "count": int}
-        >>> counts.to_sink(SqliteSink("w.db", "counts", columns, key="word"), name="keep")
-        >>> with TopologyTestDriver(builder.build()) as driver:
-        ...     driver.input("words").send_many([("rose", 1), ("is", 1), ("rose", 1)])
-        ...     sorted(driver.sink("keep").as_dict().items())
-        [('is', 1), ('rose', 2)]
+        Examples:
+            >>> from headrace import SqliteSink, StreamsBuilder, TopologyTestDriver, serdes
+            >>> builder = StreamsBuilder()
+            >>> counts = builder.stream("words", key=serdes.string).group_by_key().count()
+            >>> columns = {"word": str, "count": int}
+            >>> counts.to_sink(SqliteSink("w.db", "counts", columns, key="word"), name="keep")
+            >>> with TopologyTestDriver(builder.build()) as driver:
+            ...     driver.input("words").send_many([("rose", 1), ("is", 1), ("rose", 1)])
+            ...     sorted(driver.sink("keep").as_dict().items())
+            [('is', 1), ('rose', 2)]
         """
         edge = self._edge
         given = replace(edge, key=key or edge.key, value=value or edge.value)
@@ -424,39 +430,40 @@ class KTable(Generic[K, V]):
         A change of either row creates a new result, with the later of the two rows' timestamps. A
         row without a row on the other side has no result.
 
-        >>> from headrace import StreamsBuilder, TopologyTestDriver, serdes
-        >>> builder = StreamsBuilder()
-        >>> prices = builder.table("prices", key=serdes.string, value=serdes.long)
-        >>> names = builder.table("names", key=serdes.string, value=serdes.string)
-        >>> tags = prices.join(names, lambda price, name: f"{name}: {price}")
-        >>> tags.to_stream().print(label="tag")
-        >>> driver = TopologyTestDriver(builder.build())
-        >>> driver.input("prices").send("t", 5)
-        >>> driver.input("names").send("t", "tea")
-        [tag]: t, tea: 5
-        >>> driver.input("prices").send("t", None)
-        [tag]: t, None
+        Examples:
+            >>> from headrace import StreamsBuilder, TopologyTestDriver, serdes
+            >>> builder = StreamsBuilder()
+            >>> prices = builder.table("prices", key=serdes.string, value=serdes.long)
+            >>> names = builder.table("names", key=serdes.string, value=serdes.string)
+            >>> tags = prices.join(names, lambda price, name: f"{name}: {price}")
+            >>> tags.to_stream().print(label="tag")
+            >>> driver = TopologyTestDriver(builder.build())
+            >>> driver.input("prices").send("t", 5)
+            >>> driver.input("names").send("t", "tea")
+            [tag]: t, tea: 5
+            >>> driver.input("prices").send("t", None)
+            [tag]: t, None
 
-        With ``foreign_key`` the key of the other table's row is computed from each row.
+            With ``foreign_key`` the key of the other table's row is computed from each row.
 
-        >>> from headrace import StreamsBuilder, TopologyTestDriver, serdes
-        >>> builder = StreamsBuilder()
-        >>> orders = builder.table("orders", key=serdes.string)
-        >>> customers = builder.table("customers", key=serdes.string, value=serdes.string)
-        >>> named = orders.join(
-        ...     customers,
-        ...     lambda order, customer: f"{order['what']} for {customer}",
-        ...     foreign_key=lambda order: order["customer"],
-        ...     store="named-orders",
-        ...     name="by-customer",
-        ... )
-        >>> named.to_stream().to("out")
-        >>> with TopologyTestDriver(builder.build()) as driver:
-        ...     driver.input("orders").send("o1", {"customer": "c1", "what": "tea"})
-        ...     driver.input("customers").send("c1", "Ann")
-        ...     driver.input("customers").send("c1", "Anna")
-        ...     [(record.key, record.value) for record in driver.output("out").read_all()]
-        [('o1', 'tea for Ann'), ('o1', 'tea for Anna')]
+            >>> from headrace import StreamsBuilder, TopologyTestDriver, serdes
+            >>> builder = StreamsBuilder()
+            >>> orders = builder.table("orders", key=serdes.string)
+            >>> customers = builder.table("customers", key=serdes.string, value=serdes.string)
+            >>> named = orders.join(
+            ...     customers,
+            ...     lambda order, customer: f"{order['what']} for {customer}",
+            ...     foreign_key=lambda order: order["customer"],
+            ...     store="named-orders",
+            ...     name="by-customer",
+            ... )
+            >>> named.to_stream().to("out")
+            >>> with TopologyTestDriver(builder.build()) as driver:
+            ...     driver.input("orders").send("o1", {"customer": "c1", "what": "tea"})
+            ...     driver.input("customers").send("c1", "Ann")
+            ...     driver.input("customers").send("c1", "Anna")
+            ...     [(record.key, record.value) for record in driver.output("out").read_all()]
+            [('o1', 'tea for Ann'), ('o1', 'tea for Anna')]
 
         Args:
             other: the other table.
@@ -515,33 +522,34 @@ class KTable(Generic[K, V]):
         """Join each row with another table's row, by key or foreign key; a row without a match
         joins None.
 
-        >>> from headrace import StreamsBuilder, TopologyTestDriver, serdes
-        >>> builder = StreamsBuilder()
-        >>> prices = builder.table("prices", key=serdes.string, value=serdes.long)
-        >>> names = builder.table("names", key=serdes.string, value=serdes.string)
-        >>> tags = prices.left_join(names, lambda price, name: [name, price])
-        >>> tags.to_stream().print(label="tag")
-        >>> driver = TopologyTestDriver(builder.build())
-        >>> driver.input("prices").send("t", 5)
-        [tag]: t, [None, 5]
-        >>> driver.input("names").send("t", "tea")
-        [tag]: t, ['tea', 5]
+        Examples:
+            >>> from headrace import StreamsBuilder, TopologyTestDriver, serdes
+            >>> builder = StreamsBuilder()
+            >>> prices = builder.table("prices", key=serdes.string, value=serdes.long)
+            >>> names = builder.table("names", key=serdes.string, value=serdes.string)
+            >>> tags = prices.left_join(names, lambda price, name: [name, price])
+            >>> tags.to_stream().print(label="tag")
+            >>> driver = TopologyTestDriver(builder.build())
+            >>> driver.input("prices").send("t", 5)
+            [tag]: t, [None, 5]
+            >>> driver.input("names").send("t", "tea")
+            [tag]: t, ['tea', 5]
 
-        With ``foreign_key`` the key of the other table's row is computed from each row.
+            With ``foreign_key`` the key of the other table's row is computed from each row.
 
-        >>> from headrace import StreamsBuilder, TopologyTestDriver, serdes
-        >>> builder = StreamsBuilder()
-        >>> orders = builder.table("orders", key=serdes.string, value=serdes.string)
-        >>> customers = builder.table("customers", key=serdes.string, value=serdes.string)
-        >>> pairs = orders.left_join(
-        ...     customers, lambda order, name: [order, name], foreign_key=lambda order: order
-        ... )
-        >>> pairs.to_stream().to("out")
-        >>> with TopologyTestDriver(builder.build()) as driver:
-        ...     driver.input("orders").send("o1", "c1")
-        ...     driver.input("customers").send("c1", "Ann")
-        ...     [(record.key, record.value) for record in driver.output("out").read_all()]
-        [('o1', ['c1', None]), ('o1', ['c1', 'Ann'])]
+            >>> from headrace import StreamsBuilder, TopologyTestDriver, serdes
+            >>> builder = StreamsBuilder()
+            >>> orders = builder.table("orders", key=serdes.string, value=serdes.string)
+            >>> customers = builder.table("customers", key=serdes.string, value=serdes.string)
+            >>> pairs = orders.left_join(
+            ...     customers, lambda order, name: [order, name], foreign_key=lambda order: order
+            ... )
+            >>> pairs.to_stream().to("out")
+            >>> with TopologyTestDriver(builder.build()) as driver:
+            ...     driver.input("orders").send("o1", "c1")
+            ...     driver.input("customers").send("c1", "Ann")
+            ...     [(record.key, record.value) for record in driver.output("out").read_all()]
+            [('o1', ['c1', None]), ('o1', ['c1', 'Ann'])]
 
         Args:
             joiner: called as ``joiner(value, other value)``, with None for a missing row.
@@ -583,16 +591,17 @@ class KTable(Generic[K, V]):
         Raises:
             TopologyError: the tables are of two builders.
 
-        >>> from headrace import StreamsBuilder, TopologyTestDriver, serdes
-        >>> builder = StreamsBuilder()
-        >>> here = builder.table("here", key=serdes.string, value=serdes.long)
-        >>> there = builder.table("there", key=serdes.string, value=serdes.long)
-        >>> total = here.outer_join(there, lambda a, b: (a or 0) + (b or 0), store="total")
-        >>> with TopologyTestDriver(builder.build()) as driver:
-        ...     driver.input("here").send("tea", 2)
-        ...     driver.input("there").send_many([("tea", 3), ("jam", 4)])
-        ...     dict(driver.store("total"))
-        {'jam': 4, 'tea': 5}
+        Examples:
+            >>> from headrace import StreamsBuilder, TopologyTestDriver, serdes
+            >>> builder = StreamsBuilder()
+            >>> here = builder.table("here", key=serdes.string, value=serdes.long)
+            >>> there = builder.table("there", key=serdes.string, value=serdes.long)
+            >>> total = here.outer_join(there, lambda a, b: (a or 0) + (b or 0), store="total")
+            >>> with TopologyTestDriver(builder.build()) as driver:
+            ...     driver.input("here").send("tea", 2)
+            ...     driver.input("there").send_many([("tea", 3), ("jam", 4)])
+            ...     dict(driver.store("total"))
+            {'jam': 4, 'tea': 5}
         """
         options: dict[str, Any] = {"store": store, "key": key, "value": value, "name": name}
         alone = (True, True)

@@ -69,22 +69,23 @@ class SessionWindowedKStream(Generic[K, V]):
     ) -> ktable.KTable[Windowed[K], int]:
         """Count the records of each session.
 
-        >>> from datetime import timedelta
-        >>> from headrace import SessionWindows, StreamsBuilder, TopologyTestDriver, serdes
-        >>> builder = StreamsBuilder()
-        >>> clicks = builder.stream("clicks", key=serdes.string, value=serdes.string)
-        >>> ms = timedelta(milliseconds=1)
-        >>> sessions = SessionWindows(inactivity_gap=5 * ms, grace=60 * ms)
-        >>> counts = clicks.group_by_key().windowed_by(sessions).count(store="visits")
-        >>> counts.to_stream().for_each(lambda key, count: print(key.key, *key.window, count))
-        >>> driver = TopologyTestDriver(builder.build())
-        >>> for time in (10, 18, 14):
-        ...     driver.input("clicks").send("ann", "click", timestamp=time)
-        ann 10 10 1
-        ann 18 18 1
-        ann 10 10 None
-        ann 18 18 None
-        ann 10 18 3
+        Examples:
+            >>> from datetime import timedelta
+            >>> from headrace import SessionWindows, StreamsBuilder, TopologyTestDriver, serdes
+            >>> builder = StreamsBuilder()
+            >>> clicks = builder.stream("clicks", key=serdes.string, value=serdes.string)
+            >>> ms = timedelta(milliseconds=1)
+            >>> sessions = SessionWindows(inactivity_gap=5 * ms, grace=60 * ms)
+            >>> counts = clicks.group_by_key().windowed_by(sessions).count(store="visits")
+            >>> counts.to_stream().for_each(lambda key, count: print(key.key, *key.window, count))
+            >>> driver = TopologyTestDriver(builder.build())
+            >>> for time in (10, 18, 14):
+            ...     driver.input("clicks").send("ann", "click", timestamp=time)
+            ann 10 10 1
+            ann 18 18 1
+            ann 10 10 None
+            ann 18 18 None
+            ann 10 18 3
         """
         options_alone = isinstance(store, Materialized) or key is not None or value is not None
         return ktable.KTable(
@@ -112,20 +113,21 @@ class SessionWindowedKStream(Generic[K, V]):
         Args:
             reducer: called as ``reducer(old, value)``; None deletes the session.
 
-        >>> from datetime import timedelta
-        >>> from headrace import SessionWindows, StreamsBuilder, TopologyTestDriver, serdes
-        >>> builder = StreamsBuilder()
-        >>> pages = builder.stream("pages", key=serdes.string, value=serdes.string)
-        >>> ms = timedelta(milliseconds=1)
-        >>> visits = pages.group_by_key().windowed_by(
-        ...     SessionWindows(inactivity_gap=5 * ms, grace=60 * ms)
-        ... )
-        >>> paths = visits.reduce(lambda path, page: path + page, store="paths")
-        >>> driver = TopologyTestDriver(builder.build())
-        >>> for page, time in (("a", 10), ("b", 13), ("c", 20)):
-        ...     driver.input("pages").send("ann", page, timestamp=time)
-        >>> [(*key.window, path) for key, path in driver.store("paths").items()]
-        [(10, 13, 'ab'), (20, 20, 'c')]
+        Examples:
+            >>> from datetime import timedelta
+            >>> from headrace import SessionWindows, StreamsBuilder, TopologyTestDriver, serdes
+            >>> builder = StreamsBuilder()
+            >>> pages = builder.stream("pages", key=serdes.string, value=serdes.string)
+            >>> ms = timedelta(milliseconds=1)
+            >>> visits = pages.group_by_key().windowed_by(
+            ...     SessionWindows(inactivity_gap=5 * ms, grace=60 * ms)
+            ... )
+            >>> paths = visits.reduce(lambda path, page: path + page, store="paths")
+            >>> driver = TopologyTestDriver(builder.build())
+            >>> for page, time in (("a", 10), ("b", 13), ("c", 20)):
+            ...     driver.input("pages").send("ann", page, timestamp=time)
+            >>> [(*key.window, path) for key, path in driver.store("paths").items()]
+            [(10, 13, 'ab'), (20, 20, 'c')]
         """
         rows = (key or self._edge.key, value or self._edge.value)
         return ktable.KTable(self._fold(Reducing(reducer), materialized(store), rows, name))
@@ -149,25 +151,26 @@ class SessionWindowedKStream(Generic[K, V]):
             aggregator: called as ``aggregator(key, value, aggregate)``; None deletes the session.
             merger: called as ``merger(key, one, other)`` with the aggregates of two sessions.
 
-        >>> from datetime import timedelta
-        >>> from headrace import SessionWindows, StreamsBuilder, TopologyTestDriver, serdes
-        >>> builder = StreamsBuilder()
-        >>> pages = builder.stream("pages", key=serdes.string, value=serdes.string)
-        >>> ms = timedelta(milliseconds=1)
-        >>> visits = pages.group_by_key().windowed_by(
-        ...     SessionWindows(inactivity_gap=5 * ms, grace=60 * ms)
-        ... )
-        >>> seen = visits.aggregate(
-        ...     list,
-        ...     lambda key, page, pages: [*pages, page],
-        ...     lambda key, one, other: one + other,
-        ...     store="seen",
-        ... )
-        >>> driver = TopologyTestDriver(builder.build())
-        >>> for page, time in (("a", 10), ("b", 18), ("c", 14)):
-        ...     driver.input("pages").send("ann", page, timestamp=time)
-        >>> [(*key.window, pages) for key, pages in driver.store("seen").items()]
-        [(10, 18, ['a', 'b', 'c'])]
+        Examples:
+            >>> from datetime import timedelta
+            >>> from headrace import SessionWindows, StreamsBuilder, TopologyTestDriver, serdes
+            >>> builder = StreamsBuilder()
+            >>> pages = builder.stream("pages", key=serdes.string, value=serdes.string)
+            >>> ms = timedelta(milliseconds=1)
+            >>> visits = pages.group_by_key().windowed_by(
+            ...     SessionWindows(inactivity_gap=5 * ms, grace=60 * ms)
+            ... )
+            >>> seen = visits.aggregate(
+            ...     list,
+            ...     lambda key, page, pages: [*pages, page],
+            ...     lambda key, one, other: one + other,
+            ...     store="seen",
+            ... )
+            >>> driver = TopologyTestDriver(builder.build())
+            >>> for page, time in (("a", 10), ("b", 18), ("c", 14)):
+            ...     driver.input("pages").send("ann", page, timestamp=time)
+            >>> [(*key.window, pages) for key, pages in driver.store("seen").items()]
+            [(10, 18, ['a', 'b', 'c'])]
         """
         rows = (key or self._edge.key, value)
         fold = Aggregating(initializer, aggregator, merger=merger)

@@ -36,10 +36,11 @@ class BufferConfig(metaclass=Hinting):
     Raises:
         TopologyError: a limit is not valid.
 
-    >>> BufferConfig(max_records=1000, when_full="shut_down").is_strict
-    True
-    >>> BufferConfig().is_strict, BufferConfig(max_bytes=1 << 20).is_strict
-    (True, False)
+    Examples:
+        >>> BufferConfig(max_records=1000, when_full="shut_down").is_strict
+        True
+        >>> BufferConfig().is_strict, BufferConfig(max_bytes=1 << 20).is_strict
+        (True, False)
     """
 
     max_records: int | None = None
@@ -100,8 +101,9 @@ class Suppressed(metaclass=Hinting):
         Raises:
             TopologyError: the buffer emits early.
 
-        >>> Suppressed.until_window_closes().limit_ms is None
-        True
+        Examples:
+            >>> Suppressed.until_window_closes().limit_ms is None
+            True
         """
         if not buffer.is_strict:
             raise TopologyError(
@@ -121,8 +123,9 @@ class Suppressed(metaclass=Hinting):
         Raises:
             TopologyError: the limit is not valid.
 
-        >>> Suppressed.until_time_limit(timedelta(seconds=5)).limit_ms
-        5000
+        Examples:
+            >>> Suppressed.until_time_limit(timedelta(seconds=5)).limit_ms
+            5000
         """
         return cls(duration_ms("limit", limit, at_least=0), buffer)
 

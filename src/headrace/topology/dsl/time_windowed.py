@@ -40,20 +40,21 @@ class TimeWindowedKStream(Generic[K, V]):
     The arguments `store`, `key`, `value` and `name` are described at `KGroupedStream`; `key` is the
     serde of keys without their window. A store whose retention is too short is a `TopologyError`.
 
-    >>> from datetime import timedelta
-    >>> from headrace import StreamsBuilder, TimeWindows, TopologyTestDriver
-    >>> builder = StreamsBuilder()
-    >>> visits = builder.stream("visits", key=serdes.string).group_by_key()
-    >>> minutes = visits.windowed_by(TimeWindows(size=timedelta(minutes=1)))
-    >>> minutes.count(store="per-minute").to_stream().to("out")
-    >>> with TopologyTestDriver(builder.build()) as driver:
-    ...     for second in (5, 59, 61):
-    ...         driver.input("visits").send("home", "x", timestamp=second * 1000)
-    ...     for record in driver.output("out").read_all():
-    ...         print(record.key, record.value)
-    Windowed(key='home', window=Window(start_ms=0, end_ms=60000)) 1
-    Windowed(key='home', window=Window(start_ms=0, end_ms=60000)) 2
-    Windowed(key='home', window=Window(start_ms=60000, end_ms=120000)) 1
+    Examples:
+        >>> from datetime import timedelta
+        >>> from headrace import StreamsBuilder, TimeWindows, TopologyTestDriver
+        >>> builder = StreamsBuilder()
+        >>> visits = builder.stream("visits", key=serdes.string).group_by_key()
+        >>> minutes = visits.windowed_by(TimeWindows(size=timedelta(minutes=1)))
+        >>> minutes.count(store="per-minute").to_stream().to("out")
+        >>> with TopologyTestDriver(builder.build()) as driver:
+        ...     for second in (5, 59, 61):
+        ...         driver.input("visits").send("home", "x", timestamp=second * 1000)
+        ...     for record in driver.output("out").read_all():
+        ...         print(record.key, record.value)
+        Windowed(key='home', window=Window(start_ms=0, end_ms=60000)) 1
+        Windowed(key='home', window=Window(start_ms=0, end_ms=60000)) 2
+        Windowed(key='home', window=Window(start_ms=60000, end_ms=120000)) 1
     """
 
     __slots__ = ("_edge", "_emit", "_late", "_name", "_windows")
@@ -89,17 +90,18 @@ class TimeWindowedKStream(Generic[K, V]):
     ) -> ktable.KTable[Windowed[K], int]:
         """Count the records of each key in each window.
 
-        >>> from datetime import timedelta
-        >>> from headrace import StreamsBuilder, TimeWindows, TopologyTestDriver
-        >>> builder = StreamsBuilder()
-        >>> ms = timedelta(milliseconds=1)
-        >>> hopping = TimeWindows(size=10 * ms, advance=5 * ms)
-        >>> calls = builder.stream("calls", key=serdes.string).group_by_key()
-        >>> counts = calls.windowed_by(hopping).count(store="counts")
-        >>> with TopologyTestDriver(builder.build()) as driver:
-        ...     driver.input("calls").send("a", "x", timestamp=7)
-        ...     [(key.window.start_ms, n) for key, n in driver.store("counts").items()]
-        [(0, 1), (5, 1)]
+        Examples:
+            >>> from datetime import timedelta
+            >>> from headrace import StreamsBuilder, TimeWindows, TopologyTestDriver
+            >>> builder = StreamsBuilder()
+            >>> ms = timedelta(milliseconds=1)
+            >>> hopping = TimeWindows(size=10 * ms, advance=5 * ms)
+            >>> calls = builder.stream("calls", key=serdes.string).group_by_key()
+            >>> counts = calls.windowed_by(hopping).count(store="counts")
+            >>> with TopologyTestDriver(builder.build()) as driver:
+            ...     driver.input("calls").send("a", "x", timestamp=7)
+            ...     [(key.window.start_ms, n) for key, n in driver.store("counts").items()]
+            [(0, 1), (5, 1)]
         """
         options_alone = isinstance(store, Materialized) or key is not None or value is not None
         # Kafka Streams uses up an additional number for a store with options and no name.
@@ -123,16 +125,17 @@ class TimeWindowedKStream(Generic[K, V]):
             reducer: called as ``reducer(old, value)``; None deletes the row. In time windows it
                 also receives null values.
 
-        >>> from datetime import timedelta
-        >>> from headrace import StreamsBuilder, TimeWindows, TopologyTestDriver
-        >>> builder = StreamsBuilder()
-        >>> rooms = builder.stream("celsius", key=serdes.string).group_by_key()
-        >>> hours = rooms.windowed_by(TimeWindows(size=timedelta(hours=1)))
-        >>> highest = hours.reduce(max, store="highest")
-        >>> with TopologyTestDriver(builder.build()) as driver:
-        ...     driver.input("celsius").send_many([("attic", 21), ("attic", 19)])
-        ...     list(driver.store("highest").values())
-        [21]
+        Examples:
+            >>> from datetime import timedelta
+            >>> from headrace import StreamsBuilder, TimeWindows, TopologyTestDriver
+            >>> builder = StreamsBuilder()
+            >>> rooms = builder.stream("celsius", key=serdes.string).group_by_key()
+            >>> hours = rooms.windowed_by(TimeWindows(size=timedelta(hours=1)))
+            >>> highest = hours.reduce(max, store="highest")
+            >>> with TopologyTestDriver(builder.build()) as driver:
+            ...     driver.input("celsius").send_many([("attic", 21), ("attic", 19)])
+            ...     list(driver.store("highest").values())
+            [21]
         """
         rows = (key or self._edge.key, value or self._edge.value)
         return self._folded(Reducing(reducer), store, rows, name)
@@ -154,22 +157,23 @@ class TimeWindowedKStream(Generic[K, V]):
             aggregator: called as ``aggregator(key, value, aggregate)``; None deletes the row. In
                 time windows it also receives null values.
 
-        >>> from datetime import timedelta
-        >>> from headrace import SlidingWindows, StreamsBuilder, TopologyTestDriver
-        >>> builder = StreamsBuilder()
-        >>> payments = builder.stream("payments", key=serdes.string).group_by_key()
-        >>> near = SlidingWindows(time_difference=timedelta(milliseconds=10))
-        >>> sums = payments.windowed_by(near).aggregate(
-        ...     lambda: 0, lambda _, amount, total: total + amount, store="sums"
-        ... )
-        >>> with TopologyTestDriver(builder.build()) as driver:
-        ...     driver.input("payments").send("ann", 5, timestamp=20)
-        ...     driver.input("payments").send("ann", 7, timestamp=26)
-        ...     for (_, window), total in driver.store("sums").items():
-        ...         print(window.start_ms, window.end_ms, total)
-        10 20 5
-        16 26 12
-        21 31 7
+        Examples:
+            >>> from datetime import timedelta
+            >>> from headrace import SlidingWindows, StreamsBuilder, TopologyTestDriver
+            >>> builder = StreamsBuilder()
+            >>> payments = builder.stream("payments", key=serdes.string).group_by_key()
+            >>> near = SlidingWindows(time_difference=timedelta(milliseconds=10))
+            >>> sums = payments.windowed_by(near).aggregate(
+            ...     lambda: 0, lambda _, amount, total: total + amount, store="sums"
+            ... )
+            >>> with TopologyTestDriver(builder.build()) as driver:
+            ...     driver.input("payments").send("ann", 5, timestamp=20)
+            ...     driver.input("payments").send("ann", 7, timestamp=26)
+            ...     for (_, window), total in driver.store("sums").items():
+            ...         print(window.start_ms, window.end_ms, total)
+            10 20 5
+            16 26 12
+            21 31 7
         """
         fold = Aggregating(initializer, aggregator)
         return self._folded(fold, store, (key or self._edge.key, value), name)

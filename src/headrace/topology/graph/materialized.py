@@ -38,11 +38,12 @@ class Materialized(metaclass=Hinting):
     Raises:
         TopologyError: the store's name, the retention or the history is invalid.
 
-    >>> Materialized("counts", logged=False).spec("counts").logged
-    False
-    >>> hour = Materialized("hourly", retention=timedelta(hours=1))
-    >>> hour.timed_spec("hourly", "window", least_ms=60_000).retention_ms
-    3600000
+    Examples:
+        >>> Materialized("counts", logged=False).spec("counts").logged
+        False
+        >>> hour = Materialized("hourly", retention=timedelta(hours=1))
+        >>> hour.timed_spec("hourly", "window", least_ms=60_000).retention_ms
+        3600000
     """
 
     store: str | None = None

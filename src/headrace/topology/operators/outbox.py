@@ -30,15 +30,16 @@ class MemorySink:
         keyed: whether rows have keys, so that a null value deletes a row.
         batching: how long rows are collected; None writes them with each commit.
 
-    >>> sink = MemorySink()
-    >>> connection = sink.open("app/orders")
-    >>> connection.write(SinkBatch("orders", 0, None, 8, [SinkRow("a", 1, 0, 7)]))
-    >>> connection.positions("orders", [0, 1]), [row.value for row in sink.rows]
-    ({0: 8}, [1])
-    >>> connection.write(SinkBatch("orders", 0, None, 8, [SinkRow("a", 1, 0, 7)]))
-    Traceback (most recent call last):
-        ...
-    headrace.topology.external_sink.SinkFencedError: orders-0 is at 8, and not at None
+    Examples:
+        >>> sink = MemorySink()
+        >>> connection = sink.open("app/orders")
+        >>> connection.write(SinkBatch("orders", 0, None, 8, [SinkRow("a", 1, 0, 7)]))
+        >>> connection.positions("orders", [0, 1]), [row.value for row in sink.rows]
+        ({0: 8}, [1])
+        >>> connection.write(SinkBatch("orders", 0, None, 8, [SinkRow("a", 1, 0, 7)]))
+        Traceback (most recent call last):
+            ...
+        headrace.topology.external_sink.SinkFencedError: orders-0 is at 8, and not at None
     """
 
     def __init__(self, *, keyed: bool = False, batching: SinkBatching | None = None) -> None:

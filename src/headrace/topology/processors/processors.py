@@ -103,9 +103,10 @@ class Record(_Record[K_co, V_co]):
     Raises:
         ValueError: the timestamp is negative or too large.
 
-    >>> record = Record("fr", 1, 5_000)
-    >>> record.with_value(2).with_timestamp(6_000)
-    Record(key='fr', value=2, timestamp=6000, headers=())
+    Examples:
+        >>> record = Record("fr", 1, 5_000)
+        >>> record.with_value(2).with_timestamp(6_000)
+        Record(key='fr', value=2, timestamp=6000, headers=())
     """
 
     __slots__ = ()
@@ -122,8 +123,9 @@ class Record(_Record[K_co, V_co]):
 class FixedKeyRecord(_Record[K_co, V_co]):
     """Record in ``process_values``, whose key cannot be changed.
 
-    >>> FixedKeyRecord("fr", 1, 5_000).with_value("one")
-    FixedKeyRecord(key='fr', value='one', timestamp=5000, headers=())
+    Examples:
+        >>> FixedKeyRecord("fr", 1, 5_000).with_value("one")
+        FixedKeyRecord(key='fr', value='one', timestamp=5000, headers=())
     """
 
     __slots__ = ()

@@ -205,17 +205,18 @@ class _KeyValue(Generic[K, V]):
 class KeyValueStore(_KeyValue[K, V]):
     """Store with a value for each key.
 
-    >>> from headrace import serdes
-    >>> from headrace.topology.processors.stores import Stores, in_memory
-    >>> counts = in_memory(Stores.key_value("counts", key=serdes.string, value=serdes.long))
-    >>> counts.put("b", 2)
-    >>> counts.put_all([("a", 1), ("c", 3), ("ab", 5)])
-    >>> counts.get("a"), counts.get("z"), counts.put_if_absent("a", 7), counts.delete("c")
-    (1, None, 1, 3)
-    >>> list(counts.range("a", "b")), list(counts.reverse_all())
-    ([('a', 1), ('ab', 5), ('b', 2)], [('b', 2), ('ab', 5), ('a', 1)])
-    >>> list(counts.prefix_scan("a", serdes.string))
-    [('a', 1), ('ab', 5)]
+    Examples:
+        >>> from headrace import serdes
+        >>> from headrace.topology.processors.stores import Stores, in_memory
+        >>> counts = in_memory(Stores.key_value("counts", key=serdes.string, value=serdes.long))
+        >>> counts.put("b", 2)
+        >>> counts.put_all([("a", 1), ("c", 3), ("ab", 5)])
+        >>> counts.get("a"), counts.get("z"), counts.put_if_absent("a", 7), counts.delete("c")
+        (1, None, 1, 3)
+        >>> list(counts.range("a", "b")), list(counts.reverse_all())
+        ([('a', 1), ('ab', 5), ('b', 2)], [('b', 2), ('ab', 5), ('a', 1)])
+        >>> list(counts.prefix_scan("a", serdes.string))
+        [('a', 1), ('ab', 5)]
     """
 
     __slots__ = ("_encode", "_get", "_put", "_timestamp")
@@ -266,14 +267,15 @@ class ReadOnlyKeyValueStore(KeyValueStore[K, V]):
 class TimestampedKeyValueStore(_KeyValue[K, ValueAndTimestamp[V]]):
     """Store with a value and a timestamp for each key, as used by the DSL's tables.
 
-    >>> from headrace import serdes
-    >>> from headrace.topology.processors.stores import Stores, in_memory
-    >>> last = in_memory(
-    ...     Stores.timestamped_key_value("last", key=serdes.string, value=serdes.long)
-    ... )
-    >>> last.put("a", ValueAndTimestamp(1, 1_000))
-    >>> last.get("a")
-    ValueAndTimestamp(value=1, timestamp=1000)
+    Examples:
+        >>> from headrace import serdes
+        >>> from headrace.topology.processors.stores import Stores, in_memory
+        >>> last = in_memory(
+        ...     Stores.timestamped_key_value("last", key=serdes.string, value=serdes.long)
+        ... )
+        >>> last.put("a", ValueAndTimestamp(1, 1_000))
+        >>> last.get("a")
+        ValueAndTimestamp(value=1, timestamp=1000)
     """
 
     __slots__ = ()
@@ -317,20 +319,22 @@ class ReadOnlyStore(Generic[K, V]):
         name: the store's name.
         view: its rows.
 
-    >>> from headrace import ProcessorContext, Record, StreamsBuilder, TopologyTestDriver, serdes
-    >>> def look(record: Record[str, str], context: ProcessorContext[str, str]) -> None:
-    ...     rates: ReadOnlyStore[str, float] = context.store("rates")
-    ...     print(rates.get(record.value), rates.get_with_timestamp("SEK"))
-    ...     print(list(rates.range("A", "F")))
-    >>> builder = StreamsBuilder()
-    >>> _ = builder.global_table("rates", key=serdes.string, value=serdes.double, store="rates")
-    >>> _ = builder.stream("in", value=serdes.string).process(look)
-    >>> with TopologyTestDriver(builder.build()) as driver:
-    ...     driver.input("rates").send("EUR", 1.0, timestamp=5)
-    ...     driver.input("rates").send("SEK", 11.0, timestamp=6)
-    ...     driver.input("in").send(None, "EUR")
-    1.0 ValueAndTimestamp(value=11.0, timestamp=6)
-    [('EUR', 1.0)]
+    Examples:
+        >>> from headrace import ProcessorContext, Record, serdes
+        >>> from headrace import StreamsBuilder, TopologyTestDriver
+        >>> def look(record: Record[str, str], context: ProcessorContext[str, str]) -> None:
+        ...     rates: ReadOnlyStore[str, float] = context.store("rates")
+        ...     print(rates.get(record.value), rates.get_with_timestamp("SEK"))
+        ...     print(list(rates.range("A", "F")))
+        >>> builder = StreamsBuilder()
+        >>> _ = builder.global_table("rates", key=serdes.string, value=serdes.double, store="rates")
+        >>> _ = builder.stream("in", value=serdes.string).process(look)
+        >>> with TopologyTestDriver(builder.build()) as driver:
+        ...     driver.input("rates").send("EUR", 1.0, timestamp=5)
+        ...     driver.input("rates").send("SEK", 11.0, timestamp=6)
+        ...     driver.input("in").send(None, "EUR")
+        1.0 ValueAndTimestamp(value=11.0, timestamp=6)
+        [('EUR', 1.0)]
     """
 
     __slots__ = ("_view", "name")

@@ -103,9 +103,10 @@ class Stores(metaclass=Hinting):
 
         Its changelog records have the timestamp of the current record.
 
-        >>> from headrace import serdes
-        >>> Stores.key_value("counts", key=serdes.string, value=serdes.long).name
-        'counts'
+        Examples:
+            >>> from headrace import serdes
+            >>> Stores.key_value("counts", key=serdes.string, value=serdes.long).name
+            'counts'
         """
         spec = _spec(name, kind, logged, topic_config)
         return StoreBuilder(Store(spec, key, value, KeyValueStore))
@@ -123,8 +124,9 @@ class Stores(metaclass=Hinting):
         """Describe a store with a value for each key and a timestamp set by the processor, as in
         the DSL's tables.
 
-        >>> Stores.timestamped_key_value("last").name
-        'last'
+        Examples:
+            >>> Stores.timestamped_key_value("last").name
+            'last'
         """
         spec = _spec(name, kind, logged, topic_config)
         return StoreBuilder(Store(spec, key, value, TimestampedKeyValueStore))
@@ -150,9 +152,10 @@ class Stores(metaclass=Hinting):
                 at least the size.
             retain_duplicates: whether to keep each value that is put for the same key and start.
 
-        >>> minute = timedelta(minutes=1)
-        >>> Stores.window("sums", size=minute, retention=60 * minute).name
-        'sums'
+        Examples:
+            >>> minute = timedelta(minutes=1)
+            >>> Stores.window("sums", size=minute, retention=60 * minute).name
+            'sums'
         """
         return _window(
             name, size, retention, key, value, kind, logged, topic_config, retain_duplicates
@@ -172,9 +175,10 @@ class Stores(metaclass=Hinting):
     ) -> StoreBuilder[TimestampedWindowStore[K, V]]:
         """Describe a store of values with timestamps set by the processor, by key and window start.
 
-        >>> minute = timedelta(minutes=1)
-        >>> Stores.timestamped_window("sums", size=minute, retention=minute).name
-        'sums'
+        Examples:
+            >>> minute = timedelta(minutes=1)
+            >>> Stores.timestamped_window("sums", size=minute, retention=minute).name
+            'sums'
         """
         made = _window(name, size, retention, key, value, kind, logged, topic_config)
         face = WindowFace(made.store.spec.retention_ms, timestamped=True)
@@ -196,8 +200,9 @@ class Stores(metaclass=Hinting):
         Args:
             retention: how long a session is kept, from its end to the latest end that was put.
 
-        >>> Stores.session("visits", retention=timedelta(days=1)).name
-        'visits'
+        Examples:
+            >>> Stores.session("visits", retention=timedelta(days=1)).name
+            'visits'
         """
         retention_ms = duration_ms("retention", retention, at_least=1)
         spec = _spec(name, kind, logged, topic_config, "session", retention_ms)
@@ -222,8 +227,9 @@ class Stores(metaclass=Hinting):
         Args:
             history: how far a timestamp that is read or written may be before the latest timestamp.
 
-        >>> Stores.versioned("prices", history=timedelta(days=7)).name
-        'prices'
+        Examples:
+            >>> Stores.versioned("prices", history=timedelta(days=7)).name
+            'prices'
         """
         history_ms = duration_ms("history", history, at_least=0)
         spec = _spec(name, kind, logged, topic_config, "versioned", history_ms)
@@ -249,20 +255,22 @@ class Stores(metaclass=Hinting):
         Args:
             face: returns the user-defined store for the rows; may be a class.
 
-        >>> from headrace import serdes
-        >>> class TopThree:
-        ...     def __init__(self, rows: KeyValueStore[str, list[int]]) -> None:
-        ...         self._rows = rows
-        ...     def add(self, key: str, number: int) -> None:
-        ...         best = sorted([*self.of(key), number], reverse=True)
-        ...         self._rows.put(key, best[:3])
-        ...     def of(self, key: str) -> list[int]:
-        ...         return self._rows.get(key) or []
-        >>> top = in_memory(Stores.custom("top", TopThree, key=serdes.string, value=serdes.json))
-        >>> for number in (3, 9, 1, 7):
-        ...     top.add("a", number)
-        >>> top.of("a")
-        [9, 7, 3]
+        Examples:
+            >>> from headrace import serdes
+            >>> class TopThree:
+            ...     def __init__(self, rows: KeyValueStore[str, list[int]]) -> None:
+            ...         self._rows = rows
+            ...     def add(self, key: str, number: int) -> None:
+            ...         best = sorted([*self.of(key), number], reverse=True)
+            ...         self._rows.put(key, best[:3])
+            ...     def of(self, key: str) -> list[int]:
+            ...         return self._rows.get(key) or []
+            >>> builder = Stores.custom("top", TopThree, key=serdes.string, value=serdes.json)
+            >>> top = in_memory(builder)
+            >>> for number in (3, 9, 1, 7):
+            ...     top.add("a", number)
+            >>> top.of("a")
+            [9, 7, 3]
         """
         spec = _spec(name, kind, logged, topic_config)
         return StoreBuilder(Store(spec, key, value, _Custom(face)))
@@ -298,11 +306,12 @@ def in_memory(builder: StoreBuilder[F], *, timestamp: int = 0) -> F:
         builder: the store's builder, which must have serdes.
         timestamp: timestamp of the current record, in milliseconds.
 
-    >>> from headrace import serdes
-    >>> store = in_memory(Stores.key_value("s", key=serdes.string, value=serdes.long))
-    >>> store.put("a", 1)
-    >>> store.get("a")
-    1
+    Examples:
+        >>> from headrace import serdes
+        >>> store = in_memory(Stores.key_value("s", key=serdes.string, value=serdes.long))
+        >>> store.put("a", 1)
+        >>> store.get("a")
+        1
     """
     store = builder.store
     assert store.key is not None, store.name

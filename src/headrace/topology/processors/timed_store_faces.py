@@ -228,24 +228,25 @@ class _WindowRows(_TimedStore[K], Generic[K, V]):
 class WindowStore(_WindowRows[K, V]):
     """Store of values by key and window start.
 
-    >>> from datetime import timedelta
-    >>> from headrace import serdes
-    >>> from headrace.topology.processors.stores import Stores, in_memory
-    >>> ms = timedelta(milliseconds=1)
-    >>> sums = in_memory(
-    ...     Stores.window(
-    ...         "sums", key=serdes.string, value=serdes.long, size=10 * ms, retention=100 * ms
-    ...     )
-    ... )
-    >>> for key, start, value in (("a", 0, 1), ("a", 10, 2), ("b", 10, 3)):
-    ...     sums.put(key, value, start)
-    >>> sums.get("a", 10), list(sums.fetch("a", 0, 20))
-    (2, [(0, 1), (10, 2)])
-    >>> [(key, window.start_ms, value) for (key, window), value in sums.fetch_all(5, 10)]
-    [('a', 10, 2), ('b', 10, 3)]
-    >>> sums.put("a", 4, 100)
-    >>> list(sums.fetch("a", 0, 100))
-    [(10, 2), (100, 4)]
+    Examples:
+        >>> from datetime import timedelta
+        >>> from headrace import serdes
+        >>> from headrace.topology.processors.stores import Stores, in_memory
+        >>> ms = timedelta(milliseconds=1)
+        >>> sums = in_memory(
+        ...     Stores.window(
+        ...         "sums", key=serdes.string, value=serdes.long, size=10 * ms, retention=100 * ms
+        ...     )
+        ... )
+        >>> for key, start, value in (("a", 0, 1), ("a", 10, 2), ("b", 10, 3)):
+        ...     sums.put(key, value, start)
+        >>> sums.get("a", 10), list(sums.fetch("a", 0, 20))
+        (2, [(0, 1), (10, 2)])
+        >>> [(key, window.start_ms, value) for (key, window), value in sums.fetch_all(5, 10)]
+        [('a', 10, 2), ('b', 10, 3)]
+        >>> sums.put("a", 4, 100)
+        >>> list(sums.fetch("a", 0, 100))
+        [(10, 2), (100, 4)]
     """
 
     __slots__ = ()
@@ -269,24 +270,25 @@ class TimestampedWindowStore(_WindowRows[K, ValueAndTimestamp[V]]):
 class SessionStore(_TimedStore[K], Generic[K, V]):
     """Store of values by key and by the start and end of a session, both inclusive.
 
-    >>> from datetime import timedelta
-    >>> from headrace import serdes
-    >>> from headrace.topology.processors.stores import Stores, in_memory
-    >>> from headrace import Window, Windowed
-    >>> visits = in_memory(
-    ...     Stores.session(
-    ...         "visits", key=serdes.string, value=serdes.long, retention=timedelta(hours=1)
-    ...     )
-    ... )
-    >>> visits.put(Windowed("a", Window(0, 5)), 1)
-    >>> visits.put(Windowed("a", Window(20, 30)), 2)
-    >>> [(window, value) for (_, window), value in visits.find_sessions("a", 4, 10)]
-    [(Window(start_ms=0, end_ms=5), 1)]
-    >>> visits.fetch_session("a", 20, 30)
-    2
-    >>> visits.remove(Windowed("a", Window(0, 5)))
-    >>> [window.start_ms for (_, window), _ in visits.fetch("a")]
-    [20]
+    Examples:
+        >>> from datetime import timedelta
+        >>> from headrace import serdes
+        >>> from headrace.topology.processors.stores import Stores, in_memory
+        >>> from headrace import Window, Windowed
+        >>> visits = in_memory(
+        ...     Stores.session(
+        ...         "visits", key=serdes.string, value=serdes.long, retention=timedelta(hours=1)
+        ...     )
+        ... )
+        >>> visits.put(Windowed("a", Window(0, 5)), 1)
+        >>> visits.put(Windowed("a", Window(20, 30)), 2)
+        >>> [(window, value) for (_, window), value in visits.find_sessions("a", 4, 10)]
+        [(Window(start_ms=0, end_ms=5), 1)]
+        >>> visits.fetch_session("a", 20, 30)
+        2
+        >>> visits.remove(Windowed("a", Window(0, 5)))
+        >>> [window.start_ms for (_, window), _ in visits.fetch("a")]
+        [20]
     """
 
     __slots__ = ()

@@ -22,16 +22,17 @@ V = TypeVar("V")
 class VersionedStore(Generic[K, V]):
     """Store of values by key and time. Times are milliseconds since 1970.
 
-    >>> from datetime import timedelta
-    >>> from headrace import serdes
-    >>> from headrace.topology.processors.stores import Stores, in_memory
-    >>> day = timedelta(days=1)
-    >>> builder = Stores.versioned("prices", history=day, key=serdes.string, value=serdes.long)
-    >>> prices = in_memory(builder)
-    >>> prices.put("tea", 3, 1_000), prices.put("tea", 2, 500)
-    (-1, 1000)
-    >>> prices.get("tea"), prices.get("tea", as_of=700)
-    (ValueAndTimestamp(value=3, timestamp=1000), ValueAndTimestamp(value=2, timestamp=500))
+    Examples:
+        >>> from datetime import timedelta
+        >>> from headrace import serdes
+        >>> from headrace.topology.processors.stores import Stores, in_memory
+        >>> day = timedelta(days=1)
+        >>> builder = Stores.versioned("prices", history=day, key=serdes.string, value=serdes.long)
+        >>> prices = in_memory(builder)
+        >>> prices.put("tea", 3, 1_000), prices.put("tea", 2, 500)
+        (-1, 1000)
+        >>> prices.get("tea"), prices.get("tea", as_of=700)
+        (ValueAndTimestamp(value=3, timestamp=1000), ValueAndTimestamp(value=2, timestamp=500))
     """
 
     __slots__ = ("_buffer", "_history_ms", "_latest", "_rows")

@@ -1,18 +1,19 @@
 """Built-in serdes in Kafka's byte formats, and `serde_from` for custom serdes.
 
->>> from headrace import serdes
->>> serdes.string.serialize("héron")
-b'h\\xc3\\xa9ron'
->>> serdes.integer.serialize(-2)
-b'\\xff\\xff\\xff\\xfe'
->>> serdes.long.deserialize(b"\\x00\\x00\\x00\\x00\\x00\\x00\\x01\\x00")
-256
->>> serdes.json.serialize({"b": [1, 1.0, True], "a": None})
-b'{"a":null,"b":[1,1.0,true]}'
->>> serdes.string.serialize(5)
-Traceback (most recent call last):
-...
-headrace.topology.errors.SerdeError: serde 'string' cannot encode a value of type int; \
+Examples:
+    >>> from headrace import serdes
+    >>> serdes.string.serialize("héron")
+    b'h\\xc3\\xa9ron'
+    >>> serdes.integer.serialize(-2)
+    b'\\xff\\xff\\xff\\xfe'
+    >>> serdes.long.deserialize(b"\\x00\\x00\\x00\\x00\\x00\\x00\\x01\\x00")
+    256
+    >>> serdes.json.serialize({"b": [1, 1.0, True], "a": None})
+    b'{"a":null,"b":[1,1.0,true]}'
+    >>> serdes.string.serialize(5)
+    Traceback (most recent call last):
+    ...
+    headrace.topology.errors.SerdeError: serde 'string' cannot encode a value of type int; \
 pass value=serdes.long (key=serdes.long for keys)
 """
 
@@ -101,23 +102,24 @@ def json_of(cls: type[T], /, *, name: str | None = None, checked: bool = True) -
     Raises:
         TopologyError: JSON cannot represent a field's type.
 
-    >>> from dataclasses import dataclass
-    >>> @dataclass(frozen=True)
-    ... class Order:
-    ...     id: int
-    ...     amount: float
-    ...     note: str | None = None
-    >>> order = json_of(Order)
-    >>> order.serialize(Order(7, 2))
-    b'{"amount":2.0,"id":7,"note":null}'
-    >>> order.deserialize(b'{"id": 7, "amount": 2}')
-    Order(id=7, amount=2.0, note=None)
-    >>> order.deserialize(b'{"id": "7", "amount": 2}')
-    Traceback (most recent call last):
-    ...
-    headrace.topology.errors.SerdeError: serde 'json_of(Order)' cannot decode 24 bytes (Expected \
-`int`, got `str` at `$.id`); correct the data, have the class take it (a default for a field \
-that may be missing, `| None` for null), or pass the serde that the topic was written with
+    Examples:
+        >>> from dataclasses import dataclass
+        >>> @dataclass(frozen=True)
+        ... class Order:
+        ...     id: int
+        ...     amount: float
+        ...     note: str | None = None
+        >>> order = json_of(Order)
+        >>> order.serialize(Order(7, 2))
+        b'{"amount":2.0,"id":7,"note":null}'
+        >>> order.deserialize(b'{"id": 7, "amount": 2}')
+        Order(id=7, amount=2.0, note=None)
+        >>> order.deserialize(b'{"id": "7", "amount": 2}')
+        Traceback (most recent call last):
+        ...
+        headrace.topology.errors.SerdeError: serde 'json_of(Order)' cannot decode 24 bytes \
+(Expected `int`, got `str` at `$.id`); correct the data, have the class take it (a default for \
+a field that may be missing, `| None` for null), or pass the serde that the topic was written with
     """
     return json_of_serde(cls, name, checked)
 
@@ -148,10 +150,11 @@ def list_of(
     Returns:
         The serde. It fails on the first item that `inner` rejects.
 
-    >>> list_of(string).serialize(["a", "bc"]).hex(" ")
-    '01 00 00 00 02 00 00 00 01 61 00 00 00 02 62 63'
-    >>> list_of(integer, nulls=True).serialize([None, 5]).hex(" ")
-    '00 00 00 00 01 00 00 00 00 00 00 00 02 00 00 00 05'
+    Examples:
+        >>> list_of(string).serialize(["a", "bc"]).hex(" ")
+        '01 00 00 00 02 00 00 00 01 61 00 00 00 02 62 63'
+        >>> list_of(integer, nulls=True).serialize([None, 5]).hex(" ")
+        '00 00 00 00 01 00 00 00 00 00 00 00 02 00 00 00 05'
     """
     refuse_other_than_serde(inner, "inner", "list_of")
     return ListSerde(inner, nulls, item_bytes or item_width(inner))
@@ -181,15 +184,16 @@ def serde_from(
     Raises:
         TopologyError: an argument is not a function of one value, or is a coroutine function.
 
-    >>> from datetime import date
-    >>> day = serde_from(
-    ...     name="day",
-    ...     serialize=lambda value: value.isoformat().encode(),
-    ...     deserialize=lambda data: date.fromisoformat(data.decode()),
-    ...     immutable=True,
-    ... )
-    >>> day.deserialize(day.serialize(date(2024, 2, 29)))
-    datetime.date(2024, 2, 29)
+    Examples:
+        >>> from datetime import date
+        >>> day = serde_from(
+        ...     name="day",
+        ...     serialize=lambda value: value.isoformat().encode(),
+        ...     deserialize=lambda data: date.fromisoformat(data.decode()),
+        ...     immutable=True,
+        ... )
+        >>> day.deserialize(day.serialize(date(2024, 2, 29)))
+        datetime.date(2024, 2, 29)
     """
     if not isinstance(name, str):
         raise TopologyError(f"serde_from() takes a str as name=, and not {type_of(name)}")

@@ -9,15 +9,16 @@ A record is a dict, or an object of the class that is passed as `into`. Values t
 coerce silently are rejected: a float or a bool in an int field, a field that the schema does not
 have.
 
->>> schema = {"type": "record", "name": "Order", "fields": [
-...     {"name": "id", "type": "long"}, {"name": "note", "type": "string", "default": ""}]}
->>> orders = serde(schema)
->>> orders.serialize({"id": 3})
-b'\x06\x00'
->>> orders.deserialize(b"\x06\x04hi")
-{'id': 3, 'note': 'hi'}
->>> registered(schema, registry=MemoryRegistry(), subject="orders-value").serialize({"id": 3})
-b'\x00\x00\x00\x00\x01\x06\x00'
+Examples:
+    >>> schema = {"type": "record", "name": "Order", "fields": [
+    ...     {"name": "id", "type": "long"}, {"name": "note", "type": "string", "default": ""}]}
+    >>> orders = serde(schema)
+    >>> orders.serialize({"id": 3})
+    b'\x06\x00'
+    >>> orders.deserialize(b"\x06\x04hi")
+    {'id': 3, 'note': 'hi'}
+    >>> registered(schema, registry=MemoryRegistry(), subject="orders-value").serialize({"id": 3})
+    b'\x00\x00\x00\x00\x01\x06\x00'
 """
 
 from __future__ import annotations
@@ -403,15 +404,16 @@ def serde(
         TopologyError: a schema is not valid, `reader` cannot read data of `schema`, or the schema
             does not have a field that the class requires.
 
-    >>> serde("long").serialize(-2)
-    b'\x03'
-    >>> from dataclasses import dataclass
-    >>> @dataclass(frozen=True)
-    ... class Order:
-    ...     id: int
-    >>> schema = {"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}]}
-    >>> serde(schema, into=Order).deserialize(b"\x06")
-    Order(id=3)
+    Examples:
+        >>> serde("long").serialize(-2)
+        b'\x03'
+        >>> from dataclasses import dataclass
+        >>> @dataclass(frozen=True)
+        ... class Order:
+        ...     id: int
+        >>> schema = {"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}]}
+        >>> serde(schema, into=Order).deserialize(b"\x06")
+        Order(id=3)
     """
     written = _parse(schema)
     read = None if reader is None else _parse(reader)

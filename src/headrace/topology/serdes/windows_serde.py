@@ -199,9 +199,10 @@ def time_windowed(inner: Serde[K] | None, *, size: timedelta | None) -> TimeWind
 def session_windowed(inner: Serde[K] | None) -> SessionWindowedSerde[K]:
     """Create a serde of keys in sessions, in the format of SessionWindowedSerializer.
 
-    >>> from headrace import serdes
-    >>> session_windowed(serdes.string).serialize(Windowed("a", Window(1, 2))).hex(" ")
-    '61 00 00 00 00 00 00 00 02 00 00 00 00 00 00 00 01'
+    Examples:
+        >>> from headrace import serdes
+        >>> session_windowed(serdes.string).serialize(Windowed("a", Window(1, 2))).hex(" ")
+        '61 00 00 00 00 00 00 00 02 00 00 00 00 00 00 00 01'
     """
     refuse_other_than_serde(inner, "inner", "session_windowed")
     return SessionWindowedSerde(inner)
