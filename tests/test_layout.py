@@ -449,6 +449,45 @@ def test_no_identifier_is_a_private_word_for_a_standard_term() -> None:
     )
 
 
+PREPARED = {
+    "topology/serdes/_json_of.py",
+    "topology/serdes/avro.py",
+    "streams/client/stores.py",
+    "spark_bridge/dataframes/columns.py",
+    "spark_bridge/plan/plan.py",
+    "streams_web/pages.py",
+    "streams_web/stores/parameters.py",
+}
+"""Modules whose functions have msgspec inspect types: after `prepare_type`, or in one thread."""
+INSPECTING = ("Decoder", ".convert", ".type_info", ".schema", ".schema_components")
+
+
+def conversions(path: Path) -> Iterator[int]:
+    """Yield the lines of functions that have msgspec inspect a type."""
+    functions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+    for function in (node for node in ast.walk(tree_of(path)) if isinstance(node, functions)):
+        for call in (node for node in ast.walk(function) if isinstance(node, ast.Call)):
+            name = ast.unparse(call.func)
+            has_type = any(word.arg == "type" for word in call.keywords)
+            if name.startswith(("msgspec.", "inspect.type_info")) and (
+                has_type or name.endswith(INSPECTING)
+            ):
+                yield call.lineno
+
+
+def test_types_are_prepared_before_threads_convert_to_them() -> None:
+    found = {name_of(path): line for path in files() for line in conversions(path)}
+    require_none(
+        [
+            f"{name}:{line} has msgspec inspect a type in a function: do so at import, or call "
+            "prepare_type first, because two threads could crash the process"
+            for name, line in found.items()
+            if name not in PREPARED
+        ]
+    )
+    assert found.keys() >= PREPARED
+
+
 PARAMETERS_MAX = 10
 MORE_PARAMETERS = {
     "DeltaSink": 11, "GlobalTables": 13, "IcebergSink": 11, "LiveProducer": 13, "Mirror": 11,

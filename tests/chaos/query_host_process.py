@@ -30,6 +30,9 @@ from headrace.streams.testing.memory_worker import EventLog
 from headrace.streams_web.server import HttpServer
 from tests.chaos import application
 
+# Not in a thread: msgspec crashes if two threads decode the first document of a type.
+_decode_snapshot = msgspec.json.Decoder(WorkerSnapshot).decode
+
 
 class Facts:
     """What the workers of this host told last, as their supervisor would know it."""
@@ -49,7 +52,7 @@ class Facts:
         try:
             pid, _, text = path.read_bytes().partition(b" ")
             os.kill(int(pid), 0)
-            facts = msgspec.json.decode(text, type=WorkerSnapshot)
+            facts = _decode_snapshot(text)
         except (OSError, ValueError, msgspec.DecodeError):
             return WorkerView(index=index, state="", pid=None, restarts=0, facts=None)
         return WorkerView(index=index, state="running", pid=int(pid), restarts=0, facts=facts)

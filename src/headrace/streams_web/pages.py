@@ -711,7 +711,7 @@ class Pages:
                 said = NO_STORES
         return JSONResponse({"error": said}, error.status_code, error.headers)
 
-    def _described(self, _: Request) -> Response:
+    async def _described(self, _: Request) -> Response:  # in one thread: see `prepare_type`
         return JSONResponse(described(with_stores=self._queries is not None))
 
     def _topology(self, _: Request) -> Response:

@@ -17,6 +17,7 @@ from headrace.streams.errors import ConfigError
 from headrace.streams.queries.answers import StoreRow
 from headrace.streams.queries.errors import QueryError, WrongQueryError
 from headrace.streams.queries.kinds import wrong_kind
+from headrace.topology.serdes._json_of import prepare_type
 from headrace.topology.serdes.documents import to_document
 from headrace.topology.windows import Window, Windowed
 
@@ -151,6 +152,8 @@ class RemoteStore(Generic[K, V]):
         self._asker = asker
         self._key_type = key_type
         self._value_type = value_type
+        prepare_type(key_type)
+        prepare_type(value_type)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r} of {self._asker}>"

@@ -75,6 +75,9 @@ class _Statistics(msgspec.Struct):
     topics: dict[str, _TopicStatistics] = {}
 
 
+_decode_statistics = msgspec.json.Decoder(_Statistics).decode
+
+
 class SentRecords:
     """Sent records by topic, including aborted transactions, over consecutive producers.
 
@@ -89,7 +92,6 @@ class SentRecords:
     def __init__(self) -> None:
         self._before: Counter[str] = Counter()
         self._present: Counter[str] = Counter()
-        self._decode = msgspec.json.Decoder(_Statistics).decode
 
     def totals(self) -> Mapping[str, int]:
         return self._before + self._present
@@ -100,7 +102,7 @@ class SentRecords:
         own: Callable[[str], object] | None = settings.get("stats_cb")
 
         def on_statistics(text: str) -> None:
-            topics = self._decode(text).topics
+            topics = _decode_statistics(text).topics
             sent = {
                 name: sum(one.txmsgs for one in topic.partitions.values())
                 for name, topic in topics.items()

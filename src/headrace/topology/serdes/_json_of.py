@@ -8,7 +8,9 @@ additional steps its encoding needs.
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from types import GenericAlias, UnionType
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -30,6 +32,19 @@ from headrace.topology.serdes.json_schemas import stripped
 
 
 T = TypeVar("T")
+
+_PREPARING = threading.RLock()
+
+
+def prepare_type(cls: Any) -> None:
+    """Have msgspec inspect a type, so that any threads can convert to it at the same time.
+
+    Call it before any conversion to a type that is not built in. msgspec inspects a class when it
+    is used for the first time, and another thread that uses it meanwhile crashes the process. A
+    type that msgspec does not support fails later, where it is used.
+    """
+    with _PREPARING, suppress(TypeError, NameError):
+        msgspec.msgpack.Decoder(cls)
 
 
 class Gaps(NamedTuple):
@@ -206,6 +221,7 @@ class JsonOfSerde(Generic[T]):
 
     def __post_init__(self) -> None:
         findings = Findings()
+        prepare_type(self.cls)
         try:
             findings.look(inspect.type_info(self.cls), f"{name_of(self.cls)} itself")
             decoder: Callable[[bytes], T] = msgspec.json.Decoder(self.cls).decode

@@ -47,7 +47,7 @@ except ImportError as error:
 
 from headrace.topology.arguments import require_word
 from headrace.topology.errors import RegistryError, SchemaUnknownError, SerdeError, TopologyError
-from headrace.topology.serdes._json_of import Findings, explained, name_of
+from headrace.topology.serdes._json_of import Findings, explained, name_of, prepare_type
 from headrace.topology.serdes._serde import Serde, refuse_bytes
 from headrace.topology.serdes.schema_registry import (
     FileRegistry,
@@ -122,6 +122,10 @@ class _Shape:
     name: str
     into: Any = None
     checked: bool = True
+
+    def __post_init__(self) -> None:
+        if self.into is not None:
+            prepare_type(self.into)
 
     def encode(self, schema: _Schema, value: Any, prefix: bytes = b"") -> bytes:
         """Return `prefix` and the bytes of a value, or raise a `SerdeError` with the field."""
