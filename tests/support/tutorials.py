@@ -13,6 +13,7 @@ CHAPTERS = (
     "first-application",
     "streams-and-tables",
     "windows-and-late-data",
+    "production",
 )
 _OFFLINE = ("headrace check revenue:app", "headrace describe", "headrace try", "pytest", "python")
 _WITH_A_BROKER = ("--deployed", "report.py")
@@ -87,5 +88,6 @@ def save(block: Block, home: Path) -> None:
 def comparable(output: str) -> list[str]:
     """Return the lines of an output without what differs between two runs: times and ids."""
     text = re.sub(r'("timestamp":)\d+', r"\1_", output)
+    text = re.sub(r"(accept=)[0-9a-f]+", r"\1_", text)
     text = re.sub(r"\b\d+\.\d+s\b(?: \([\d:]+\))?", "_s", text)
     return [line.rstrip() for line in text.splitlines() if line.strip()]

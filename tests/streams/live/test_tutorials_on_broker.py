@@ -92,7 +92,7 @@ def run_line(me: Reader, line: str, output: str, stack: ExitStack) -> None:
     if line.startswith("headrace run"):
         stack.enter_context(me.running(line))
         me.wait_for_log('"new": "running"', 2)
-    elif "--deployed" in line:
+    elif output.startswith("Refused: store hours is called hourly-sums"):
         check_another_name_of_a_store(me, line, output)
     elif "topics tail" in line or line.startswith("curl"):
         wait_for_output(me, line, output)
