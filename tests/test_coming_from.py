@@ -34,6 +34,19 @@ FOREIGN = {
 OBJECTS = ("agent", "avro", "sdf", "serdes", "state", "topic")
 """Names before a dot that begin a method or a serde, and not a setting."""
 
+FIGURES = (
+    ("when-to-use", "10 ms p50, 40 ms p99", "| stateless | headrace | 10.1 | 16.8 | 40.2 |"),
+    ("when-to-use", "57 ms p50, 118 ms p99", "| stateless | kafka-streams | 57.4 | 99.4 | 118.4 |"),
+    ("when-to-use", "0.95 s to the first commit", "| 5,000,000 | kept | 0.71 | 0.95 | 0.95 |"),
+    ("when-to-use", "5.4 to 12.2", "caches | quix | 5.41 |"),
+    ("when-to-use", "1.5 to 6.0", "caches | kafka-streams | 5.98 |"),
+    ("coming-from/quix", "5.4 to 12.2 times", "every update | quix | 12.15 |"),
+    ("coming-from/spark", "10 ms (p50) and 40 ms (p99)", "| 10.1 | 16.8 | 40.2 |"),
+    ("coming-from/spark", "took 4.6 times as long as Spark SQL", "| 22.6 | 4.9 | 4.60 "),
+    ("coming-from/spark", "the ratio was 1.02 ", "| 27.1 | 25.4 | 1.02 "),
+)
+"""Figures of the pages, with what the page on performance says."""
+
 
 def _rows(title: str) -> list[tuple[str, str]]:
     """Return the first two cells of each row of a section's table on the page on Kafka Streams."""
@@ -105,3 +118,11 @@ def test_the_pages_use_standard_terms(page: Path) -> None:
     prose = re.sub(r"`[^`]*`|\]\([^)]*\)", "", prose)
     lines = [line for line in prose.splitlines() if not line.strip().startswith("|")]
     assert [line for line in lines if PRIVATE_WORDS.search(line)] == []
+
+
+@pytest.mark.parametrize(("page", "figure", "measured"), FIGURES)
+def test_the_figures_are_those_of_the_page_on_performance(
+    page: str, figure: str, measured: str
+) -> None:
+    assert measured in (DOCS / "performance.md").read_text(), f"change the figure on {page}, too"
+    assert figure in " ".join((DOCS / f"{page}.md").read_text().split())
