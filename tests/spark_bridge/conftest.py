@@ -23,6 +23,7 @@ _STARTS_SPARK = (
     "test_page_on_broker.py",
     "test_programs_equal_on_broker.py",
     "test_read_store_on_broker.py",
+    "test_recipe_on_broker.py",
     "test_rights_on_broker.py",
     "test_script_on_broker.py",
     "test_session.py",
