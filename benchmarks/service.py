@@ -19,7 +19,7 @@ from headrace import KafkaStreams
 from headrace.streams.kafka.protocols import TopicPartition
 from headrace.streams.kafka.transactional_producer import TransactionalProducer
 from headrace.streams.plan.plan import TaskId
-from headrace.streams.worker.reactions import Reactions
+from headrace.streams.worker.recovery import Recovery
 
 
 def tell(event: str, **fields: object) -> None:
@@ -59,14 +59,14 @@ def _tell_of_init(init: Callable[[TransactionalProducer], None]) -> None:
     TransactionalProducer.init = told  # type: ignore[method-assign]
 
 
-def _tell_of_aborts(abort: Callable[[Reactions], None]) -> None:
+def _tell_of_aborts(abort: Callable[[Recovery], None]) -> None:
     """Nor does one hear of transactions that come to nothing."""
 
-    def told(self: Reactions) -> None:
+    def told(self: Recovery) -> None:
         tell("aborted")
         abort(self)
 
-    Reactions.abort = told  # type: ignore[method-assign]
+    Recovery.abort = told  # type: ignore[method-assign]
 
 
 @click.command()
@@ -94,7 +94,7 @@ def main(
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
     )
     _tell_of_init(TransactionalProducer.init)
-    _tell_of_aborts(Reactions.abort)
+    _tell_of_aborts(Recovery.abort)
     settings: dict[str, object] = {
         "application.id": run_name,
         "bootstrap.servers": bootstrap,

@@ -38,7 +38,7 @@ FIGURES = (
     ("operations", f"longer pauses up to {_WORDS[round(connectivity.LONGEST_PAUSE_S)]}"),
     ("operations", f"{connectivity.STOP_PATIENCE_S:g} s after the signal the last commit"),
     ("operations", f"wait {connectivity.TOOLS_WAIT_S:g} s if every broker refuses"),
-    ("operations", f"every {_WORDS[round(shutdown.LOOK_EVERY_S)]} seconds, commit"),
+    ("operations", f"every {_WORDS[round(shutdown.CHECK_INTERVAL_S)]} seconds, commit"),
     ("operations", f"After {tasks.TELL_AFTER_S:g} s it warns: `offsets_undecided`"),
     ("query", f"{query_queue.KEYS_MAX} keys or {query_queue.ROWS_MAX} rows at most"),
     ("query", f"or {query_queue.BYTES_MAX >> 10} KiB of them"),

@@ -237,7 +237,7 @@ def lost_partitions_dropped_without_an_abort(patch: pytest.MonkeyPatch) -> None:
     _do_not_compare_members(patch)
 
     def on_lost(self: Worker, partitions: Sequence[TopicPartition]) -> None:
-        self._ownership.let_go(self.tasks.owned_of(partitions))
+        self._notifier.release(self.tasks.owned_of(partitions))
 
     patch.setattr(Worker, "on_lost", on_lost)
 

@@ -21,7 +21,7 @@ from headrace import (
 )
 from headrace.streams.metrics.otel_tracer import LINKS_MAX, OtelTracer, tracer_of
 from headrace.streams.testing import memory_worker
-from headrace.streams.worker.protocols import Seams
+from headrace.streams.worker.protocols import WorkerDependencies
 
 PARENT = b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 HEADERS = [("traceparent", PARENT), ("tracestate", b"a=1")]
@@ -118,7 +118,9 @@ class Spans:
         monkeypatch.setattr(trace, "get_tracer", lambda name: provider.get_tracer(name))
         tracer = tracer_of("shop", "pod-7")
         assert isinstance(tracer, OtelTracer)
-        monkeypatch.setattr(memory_worker, "Seams", partial(Seams, tracer=tracer))
+        monkeypatch.setattr(
+            memory_worker, "WorkerDependencies", partial(WorkerDependencies, tracer=tracer)
+        )
         builder = StreamsBuilder()
         stream = builder.stream("in", key=serdes.string, value=serdes.string)
         stream.map_values(_checked).to("out")

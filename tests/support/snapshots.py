@@ -10,7 +10,7 @@ from headrace.streams.metrics.snapshots import (
     InputSnapshot,
     LatencySnapshot,
     NodeSnapshot,
-    OwnNumber,
+    ProcessorCounter,
     SkewSnapshot,
     StoreSnapshot,
     TaskSnapshot,
@@ -73,7 +73,7 @@ def worker_snapshot(
         "busy_s": {"process": 2.0, "poll": 1.0},
         "nodes": tuple(node_snapshot(f"node-{n}") for n in range(nodes)),
         "tasks": tuple(task_snapshot(first + n, nodes=nodes) for n in range(tasks)),
-        "numbers": (OwnNumber(node="node-0", name="refused", value=3),),
+        "numbers": (ProcessorCounter(node="node-0", name="refused", value=3),),
     }  # fmt: skip
     return WorkerSnapshot(**(known | others))
 

@@ -62,7 +62,7 @@ from headrace.streams.worker.protocols import (
 )
 from headrace.streams.worker.runtime import WorkerFactory
 from headrace.streams.worker.shutdown import Shutdown
-from headrace.streams.worker.uncaught_errors import Uncaught, UncaughtErrorHandler, checked
+from headrace.streams.worker.uncaught_errors import UncaughtErrorHandler, UncaughtErrors, checked
 from headrace.streams.worker.worker import Worker
 from headrace.topology.describe.picture import picture_of
 from headrace.topology.errors import type_of
@@ -178,10 +178,10 @@ class KafkaStreams:
         self._state_changed = threading.Condition(self._lock)
         self._log = get_logger().bind(application=self.config.application_id)
         self._shutdown = Shutdown(self.config, self._plans, clock=self._clock, log=self._log)
-        self._uncaught = Uncaught(
+        self._uncaught = UncaughtErrors(
             self._uncaught_error_handler,
             self._shutdown.tell,
-            says_all=self.config.log_errors == "full",
+            quotes_records=self.config.log_errors == "full",
             clock=self._clock,
             log=self._log,
         )

@@ -18,7 +18,7 @@ from headrace.streams.errors import (
     TaskCorruptedError,
     TaskMigratedError,
 )
-from headrace.streams.metrics.counters import NUMBERS_MAX, OwnNumbers
+from headrace.streams.metrics.counters import NUMBERS_MAX, ProcessorCounters
 from headrace.streams.metrics.snapshots import TaskSnapshot, WorkerSnapshot, skew_of
 from headrace.streams.testing.memory_worker import EventLog
 from headrace.streams.worker import snapshot_collector
@@ -271,7 +271,7 @@ def test_a_node_tells_what_it_left_out() -> None:
     with TopologyTestDriver(builder.build(), {"null.key.policy": "drop"}) as driver:
         driver.input("in", key=serdes.string, value=serdes.string).send(None, "x")
         worker = driver._worker.present()
-        worker._snapshots.gather()
+        worker._snapshots.collect()
         assert worker.facts is not None
         (found,) = worker.facts.nodes
     assert (found.name, found.dropped, found.late) == ("count", {"null key": 1}, 0)
@@ -288,7 +288,7 @@ def test_a_task_has_its_stream_time_and_the_skew_of_its_inputs() -> None:
         driver.input("a").send("k", 1, timestamp=5 * HOUR_MS)
         driver.input("b").append(b"k", b"1", timestamp=HOUR_MS)
         worker = driver._worker.present()
-        worker._snapshots.gather()
+        worker._snapshots.collect()
         assert worker.facts is not None
         (found,) = worker.facts.tasks
     assert found.stream_time_ms == 5 * HOUR_MS
@@ -316,7 +316,7 @@ def test_the_skew_behind_a_repartition_topic_is_that_of_the_source_partitions() 
             driver.input("orders").send("k", "x", timestamp=hours * HOUR_MS, partition=partition)
         driver.commit()
         worker = driver._worker.present()
-        worker._snapshots.gather()
+        worker._snapshots.collect()
         assert worker.facts is not None
         skews = {one.id: one.skew for one in worker.facts.tasks}
         times = {one.id: one.stream_time_ms for one in worker.facts.tasks}
@@ -397,7 +397,7 @@ def test_a_lag_of_a_moment_is_no_backlog() -> None:
 
 def test_numbers_of_too_many_names_are_left_out_and_said_once() -> None:
     log = EventLog()
-    numbers = OwnNumbers(log)
+    numbers = ProcessorCounters(log)
     for number in range(NUMBERS_MAX + 5):
         numbers.add("node", f"n{number}", 1)
     numbers.add("node", "n0", 2.5)

@@ -113,7 +113,7 @@ def driver(**settings: Any) -> TopologyTestDriver:
 
 def told(running: Any) -> dict[str, list[tuple[bytes, float]]]:
     worker = running._worker.present()
-    worker._snapshots.gather()
+    worker._snapshots.collect()
     return {
         store.name: [(one.key, one.share) for one in store.hot_keys]
         for task in worker.facts.tasks

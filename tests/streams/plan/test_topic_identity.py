@@ -134,7 +134,7 @@ def test_nothing_is_committed_while_an_output_is_not_there() -> None:
     driver = TopologyTestDriver(upper(), EXACTLY_ONCE, commit="manual")
     feed(driver, 5)
     driver.run()
-    inputs = driver._worker.present()._parts.inputs
+    inputs = driver._worker.present()._parts.input_identity
     inputs._outputs = ["out", "gone"]
     driver.commit(rounds=1)
     assert driver.output("out").is_empty
@@ -153,7 +153,7 @@ def test_a_broker_that_does_not_answer_holds_no_commit_up() -> None:
         asked.append(topics)
         return lambda _: None
 
-    driver._worker.present()._parts.inputs._ask = ask
+    driver._worker.present()._parts.input_identity._ask = ask
     for _ in range(3):
         driver.commit()
         feed(driver, 5)

@@ -46,7 +46,7 @@ class Held:
         worker = self._worker()
         if worker is None:
             return embedded("asked", "", "running", None)
-        worker._snapshots.gather()
+        worker._snapshots.collect()
         return embedded("asked", "", "running", worker.facts)
 
     def _workers(self) -> dict[int, Ask] | None:

@@ -111,7 +111,7 @@ def test_many_rows_are_written_earlier(batching: SinkBatching) -> None:
 
 def test_what_all_tasks_collect_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """The fullest of them are written, and the others go on."""
-    monkeypatch.setattr(sink_writes, "HELD_BYTES_MAX", 10 * ROW_BYTES)
+    monkeypatch.setattr(sink_writes, "BATCHED_BYTES_MAX", 10 * ROW_BYTES)
     sink = Counted(replace(BATCHING, max_bytes=5 * ROW_BYTES))
     settings = {**EXACTLY_ONCE, "max.poll.records": 1}
     driver = TopologyTestDriver(topology(sink), settings, partitions=4, real_sinks=True)

@@ -90,10 +90,10 @@ def log_of(error: StreamsError, found: Found) -> list[dict[str, Any]]:
     builder.stream("in", key=serdes.string, value=serdes.string).to("out")
     driver = TopologyTestDriver(builder.build(), {"application.id": "app"})
     driver.input("in").send("a", "b")
-    reactions = driver._worker.present()._reactions
-    reactions._inputs._ask = lambda _: lambda _: found  # type: ignore[assignment, misc]
+    recovery = driver._worker.present()._recovery
+    recovery._input_identity._ask = lambda _: lambda _: found  # type: ignore[assignment, misc]
     log = EventLog()
-    reactions._log = log
-    with reactions.handle_errors():
+    recovery._log = log
+    with recovery.handle_errors():
         raise error
     return log.events

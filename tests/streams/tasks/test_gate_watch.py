@@ -12,7 +12,7 @@ from headrace.streams.plan.plan import TaskId
 from headrace.streams.tasks.gate_watch import ASK_AGAIN_S, ASK_SOON_S, GateWatch
 from headrace.streams.testing.driver import TopologyTestDriver
 from headrace.streams.testing.memory_worker import EventLog, ManualClock
-from headrace.streams.worker.protocols import Seams
+from headrace.streams.worker.protocols import WorkerDependencies
 from tests.support.topologies import key_count
 
 TASK = TaskId(0, 0)
@@ -211,8 +211,8 @@ def test_a_worker_begins_no_task_before_and_goes_on_polling(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     gated = Gated()
-    at_the_gate = partial(Seams, gate=gated.watch)
-    monkeypatch.setattr("headrace.streams.testing.memory_worker.Seams", at_the_gate)
+    at_the_gate = partial(WorkerDependencies, gate=gated.watch)
+    monkeypatch.setattr("headrace.streams.testing.memory_worker.WorkerDependencies", at_the_gate)
     driver = TopologyTestDriver(key_count(), {"application.id": "app"})
     driver.input("in").send("a", "x")
     driver.run()

@@ -379,10 +379,10 @@ def test_the_steps_of_the_commit_are_those_that_the_driver_knows() -> None:
     original = Commit.run
 
     def run(self: Commit, *args: Any) -> Any:
-        seams = self.parts.seams
-        probe = seams.probe
-        seams = replace(seams, probe=lambda step: (steps.append(step), probe(step)))
-        return original(replace(self, parts=replace(self.parts, seams=seams)), *args)
+        dependencies = self.parts.dependencies
+        probe = dependencies.probe
+        dependencies = replace(dependencies, probe=lambda step: (steps.append(step), probe(step)))
+        return original(replace(self, parts=replace(self.parts, dependencies=dependencies)), *args)
 
     with pytest.MonkeyPatch.context() as patch:
         driver.run()

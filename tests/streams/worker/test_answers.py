@@ -10,7 +10,7 @@ import pytest
 from headrace.streams import KafkaStreams
 from headrace.streams.errors import ConfigError, ShutDownError, StreamsError
 from headrace.streams.worker.restarts import RestartLimits
-from headrace.streams.worker.uncaught_errors import Uncaught, UncaughtErrorResponse
+from headrace.streams.worker.uncaught_errors import UncaughtErrorResponse, UncaughtErrors
 from headrace.topology import StreamsBuilder
 
 REPLACE = UncaughtErrorResponse.REPLACE_WORKER
@@ -52,10 +52,10 @@ class Scene:
         self.clock, self.log = Clock(), Log()
         self.told: list[Exception] = []
         self.can_tell = True
-        self.uncaught = Uncaught(
+        self.uncaught = UncaughtErrors(
             handler,
             self.tell,
-            says_all=False,
+            quotes_records=False,
             clock=self.clock,
             log=self.log,
             limits=RestartLimits(**limits),

@@ -11,7 +11,7 @@ from headrace.streams.kafka.clocks import Job
 from headrace.streams.kafka.protocols import TopicFacts, TopicPartition
 from headrace.streams.testing.driver import TopologyTestDriver
 from headrace.streams.testing.local_cluster import PartitionLog
-from headrace.streams.worker.membership import JOINING_LOOK_S
+from headrace.streams.worker.membership import JOINING_POLL_S
 from headrace.streams.worker.worker import Worker
 from headrace.topology import StreamsBuilder, serdes
 from tests.support.workers import WorkerBench
@@ -127,7 +127,7 @@ def test_what_is_said_of_partitions_has_those_that_tables_are_read_from() -> Non
     orders.join(prices, lambda order, price: f"{order} {price}").to("out")
     driver = TopologyTestDriver(builder.build(), {"application.id": "app"}, partitions=2)
     worker = driver._worker.present()
-    worker._log = worker._reactions._log = told = Told()
+    worker._log = worker._recovery._log = told = Told()
     driver.run()
     (lead, other) = sorted(worker.tasks.leads)
     worker.on_revoked([lead])
@@ -144,4 +144,4 @@ def test_a_worker_that_joins_polls_in_short_turns_until_it_has_partitions() -> N
     assert bench.owned()
     assert bench.worker._wait_s() == bench.config.poll_ms / 1000
     bench.worker._membership.join(["in"], bench.worker)
-    assert bench.worker._wait_s() == JOINING_LOOK_S
+    assert bench.worker._wait_s() == JOINING_POLL_S

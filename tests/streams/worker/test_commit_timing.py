@@ -10,7 +10,12 @@ import pytest
 from headrace.streams.config.config import StreamsConfig
 from headrace.streams.kafka.protocols import CommittedOffset, TopicPartition
 from headrace.streams.testing.memory_worker import ManualClock
-from headrace.streams.worker.commit_timing import COMMIT_COPIES, LOOK_S, MANY, CommitTiming
+from headrace.streams.worker.commit_timing import (
+    BURST_RECORDS,
+    COMMIT_COPIES,
+    DRAINED_CHECK_S,
+    CommitTiming,
+)
 
 HERE = TopicPartition("in", 0)
 SETTINGS = {
@@ -148,9 +153,9 @@ def test_a_drained_worker_begins_a_commit_each_shorter_interval() -> None:
 def test_a_worker_that_was_given_many_records_at_once_is_not_drained() -> None:
     """More of them are on their way, and a commit now is a record more for each of their keys."""
     bench = Bench(commit_interval_min_ms=20)
-    assert not bench.is_due(after_ms=20, processed=MANY)
-    assert bench.is_due(after_ms=0, processed=MANY - 1)
-    assert bench.is_due(after_ms=980, processed=MANY), "the interval"
+    assert not bench.is_due(after_ms=20, processed=BURST_RECORDS)
+    assert bench.is_due(after_ms=0, processed=BURST_RECORDS - 1)
+    assert bench.is_due(after_ms=980, processed=BURST_RECORDS), "the interval"
 
 
 def test_the_first_record_after_a_pause_waits_for_no_others() -> None:
@@ -281,7 +286,7 @@ def test_a_poll_waits_until_the_early_commit_and_no_longer() -> None:
     bench.clock.pass_ms(5)
     assert bench.timing.wait_s() == pytest.approx(0.015)
     bench.clock.pass_ms(15)
-    assert bench.timing.wait_s() == LOOK_S, "it was due, and the worker was not drained"
+    assert bench.timing.wait_s() == DRAINED_CHECK_S, "it was due, and the worker was not drained"
 
 
 def test_a_worker_with_records_in_it_is_not_drained() -> None:

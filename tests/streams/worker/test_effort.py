@@ -166,7 +166,7 @@ def test_after_two_times_each_record_is_committed_on_its_own() -> None:
         bench.void(Task(0, done=3))
     for offset in range(3):
         assert bench.effort.isolates_records
-        assert bench.effort.is_enough
+        assert bench.effort.must_commit
         bench.commit(Task(offset, done=1))
     assert not bench.effort.isolates_records
 
@@ -174,12 +174,12 @@ def test_after_two_times_each_record_is_committed_on_its_own() -> None:
 def test_a_quarter_of_the_time_ends_a_turn_and_the_others_are_next() -> None:
     bench = Bench()
     tasks: Any = [Task(id=TaskId(0, n)) for n in range(4)]
-    assert bench.effort.in_turn(tasks) == tasks
+    assert bench.effort.waiting_first(tasks) == tasks
     assert not bench.effort.ends_turn(tasks[0])
     bench.work(2.5)
     assert bench.effort.ends_turn(tasks[1])
-    assert bench.effort.in_turn(tasks) == [tasks[2], tasks[3], tasks[0], tasks[1]]
-    assert bench.effort.in_turn(tasks) == tasks
+    assert bench.effort.waiting_first(tasks) == [tasks[2], tasks[3], tasks[0], tasks[1]]
+    assert bench.effort.waiting_first(tasks) == tasks
 
 
 def test_at_least_once_knows_no_time_of_a_transaction() -> None:
@@ -198,7 +198,7 @@ def test_the_time_of_a_transaction_ends_with_its_commit() -> None:
     bench = Bench()
     for offset in range(4):
         bench.work(2.4)
-        assert not bench.effort.is_enough, "less than a quarter since the last commit"
+        assert not bench.effort.must_commit, "less than a quarter since the last commit"
         bench.commit(Task(offset, done=1))
     bench.work(9)
     assert not bench.void(Task(4, done=1))
@@ -218,11 +218,11 @@ def test_a_quarter_of_the_time_between_polls_ends_a_turn() -> None:
     bench = Bench(settings={"consumer.max.poll.interval.ms": 8_000})
     bench.work(1.9)
     bench.commit(Task(0, done=1))
-    assert not bench.effort.is_enough
+    assert not bench.effort.must_commit
     bench.work(0.1)
-    assert bench.effort.is_enough
+    assert bench.effort.must_commit
     bench.effort.polled()
-    assert not bench.effort.is_enough
+    assert not bench.effort.must_commit
 
 
 def test_a_commit_without_a_record_is_one_of_those_on_their_own() -> None:
@@ -291,23 +291,23 @@ def test_a_punctuator_that_is_quick_again_has_no_commit_before_it() -> None:
 
 def test_a_transaction_takes_fewer_records_after_one_that_brokers_did_not_take_in_time() -> None:
     bench = Bench()
-    bench.effort.has_taken(100)
+    bench.effort.add_records(100)
     bench.producer.in_flight = 200
     bench.effort.committing(bench.producer, [])
     bench.clock.sleep(10)
     bench.producer.in_flight = 140
     bench.void(Task(done=100))
     assert bench.effort.room == 2, "30 were taken in 10 seconds, and the target is a quarter"
-    bench.effort.has_taken(1)
-    assert not bench.effort.is_enough
-    bench.effort.has_taken(1)
-    assert bench.effort.is_enough
+    bench.effort.add_records(1)
+    assert not bench.effort.must_commit
+    bench.effort.add_records(1)
+    assert bench.effort.must_commit
 
 
 def test_at_least_once_is_not_bounded_until_a_flush_times_out() -> None:
     bench = Bench(settings={"processing.guarantee": "at_least_once"})
-    bench.effort.has_taken(10_000_000)
-    assert not bench.effort.is_enough
+    bench.effort.add_records(10_000_000)
+    assert not bench.effort.must_commit
     bench.effort.committing(bench.producer, [])
     bench.clock.sleep(300)
     bench.void(Task(done=1))

@@ -15,13 +15,13 @@ from headrace.streams.kafka.clocks import at_once
 from headrace.streams.kafka.protocols import TopicPartition
 from headrace.streams.testing.memory_worker import EventLog, ManualClock
 from headrace.streams.worker.membership import (
+    CHECK_AFTER_S,
     FENCED_TIMES,
     FENCED_WITHIN_S,
-    HEARTBEAT_LOOK_S,
+    HEARTBEAT_CHECK_S,
     JOIN_PATIENCE_SESSIONS,
-    JOINING_LOOK_S,
+    JOINING_POLL_S,
     JOINING_S,
-    LOOK_AFTER_S,
     Membership,
 )
 
@@ -74,7 +74,7 @@ class Bench:
             self.consumer,
             session_s=SESSION_S,
             assigned=self.assigned,
-            leads=lambda: ALL,
+            subscribed=lambda: ALL,
             background=at_once,
             clock=self.clock,
             log=self.log,
@@ -97,7 +97,7 @@ class Bench:
     def turns(self, count: int = 10) -> list[str]:
         """What turns, one look apart, ask of the consumer."""
         for _ in range(count):
-            self.clock.sleep(LOOK_AFTER_S)
+            self.clock.sleep(CHECK_AFTER_S)
             self.membership.turn()
         found, self.consumer.calls[:] = list(self.consumer.calls), []
         return found
@@ -159,7 +159,7 @@ def test_heartbeats_that_are_due_go_out_between_two_commits(bench: Bench) -> Non
     """Not with the question for the generation, whose answer they would change."""
     for _ in range(101):
         bench.membership.turn()
-        bench.clock.sleep(HEARTBEAT_LOOK_S / 10)
+        bench.clock.sleep(HEARTBEAT_CHECK_S / 10)
     assert len(bench.consumer.touched) == pytest.approx(11, abs=1)
 
 
@@ -206,7 +206,7 @@ def test_an_answer_that_is_none_is_asked_for_again(bench: Bench, unsure: Answer)
 def test_more_assignments_do_not_put_the_look_off(bench: Bench) -> None:
     bench.joined()
     for _ in range(4):
-        bench.clock.sleep(LOOK_AFTER_S / 2)
+        bench.clock.sleep(CHECK_AFTER_S / 2)
         bench.membership.assigned()
         bench.membership.turn()
     bench.membership.turn()
@@ -281,7 +281,7 @@ def test_the_first_partitions_are_looked_for_often_and_not_for_ever(bench: Bench
     """A poll that hears of them goes on waiting for records until its end."""
     assert bench.membership.poll_max_s == math.inf
     bench.membership.join(["in"], LISTENER)
-    assert bench.membership.poll_max_s == JOINING_LOOK_S
+    assert bench.membership.poll_max_s == JOINING_POLL_S
     bench.turns(int(JOINING_S))
     assert bench.membership.poll_max_s == math.inf, "there may be none for this worker"
     bench.membership.join(["in"], LISTENER)

@@ -164,9 +164,9 @@ class Guarded:
         self.guard.protect(task)
         return list(self.admin.asked)
 
-    def give_back(self, *owned: int) -> list[str]:
+    def restore_retention(self, *owned: int) -> list[str]:
         self.clock.pass_ms(MINUTE)
-        self.guard.give_back(owned)
+        self.guard.restore_retention(owned)
         return list(self.admin.asked[1:])
 
 
@@ -184,18 +184,18 @@ def test_half_of_what_a_topic_keeps_beyond_its_store_is_left_for_clocks(guarded:
 def test_it_is_given_back_once_all_are_within_the_slack_of_the_present(guarded: Guarded) -> None:
     guarded.protect(age_ms=400 * DAY)
     guarded.times = [NOW + MINUTE, NOW + MINUTE - 10 * HOUR - 1]
-    assert guarded.give_back(0) == []
+    assert guarded.restore_retention(0) == []
     guarded.times = [NOW + 2 * MINUTE, NOW + 2 * MINUTE - 10 * HOUR]
-    assert guarded.give_back(0) == [str(30 * HOUR)]
+    assert guarded.restore_retention(0) == [str(30 * HOUR)]
 
 
 def test_the_watermark_of_a_repartition_topic_is_its_time(guarded: Guarded) -> None:
     """One record of now is there already, while windows of long ago are open."""
     guarded.protect(age_ms=400 * DAY)
     guarded.values = {WATERMARK: NOW - 30 * DAY}
-    assert guarded.give_back(0) == []
+    assert guarded.restore_retention(0) == []
     guarded.values = {WATERMARK: NOW}
-    assert guarded.give_back(0) == [str(30 * HOUR)]
+    assert guarded.restore_retention(0) == [str(30 * HOUR)]
 
 
 @pytest.mark.parametrize("nothing", [None, -1])
@@ -204,24 +204,24 @@ def test_a_partition_without_a_record_is_not_waited_for(
 ) -> None:
     guarded.protect(age_ms=400 * DAY)
     guarded.times = [NOW, nothing]
-    assert guarded.give_back(0) == [str(30 * HOUR)]
+    assert guarded.restore_retention(0) == [str(30 * HOUR)]
 
 
 def test_one_worker_alone_gives_it_back(guarded: Guarded) -> None:
     """Who has the first task: others may not know yet that it was lifted again."""
     guarded.protect(age_ms=400 * DAY)
-    assert guarded.give_back() == []
-    assert guarded.give_back(1) == []
-    assert guarded.give_back(0, 1) == [str(30 * HOUR)]
+    assert guarded.restore_retention() == []
+    assert guarded.restore_retention(1) == []
+    assert guarded.restore_retention(0, 1) == [str(30 * HOUR)]
 
 
 def test_what_could_not_be_given_back_is_given_back_later(guarded: Guarded) -> None:
     guarded.protect(age_ms=400 * DAY)
     guarded.admin.denied = True
-    assert guarded.give_back(0) == [str(30 * HOUR)]
+    assert guarded.restore_retention(0) == [str(30 * HOUR)]
     guarded.admin.denied = False
-    assert guarded.give_back(0) == [str(30 * HOUR)] * 2
-    assert guarded.give_back(0) == [str(30 * HOUR)] * 2
+    assert guarded.restore_retention(0) == [str(30 * HOUR)] * 2
+    assert guarded.restore_retention(0) == [str(30 * HOUR)] * 2
     events = [event["event"] for event in guarded.log.events]
     assert events == ["retention_suspended", "retention_not_given_back", "retention_given_back"]
     suspended, not_given_back, _ = guarded.log.events
@@ -262,7 +262,7 @@ def later(guarded: Guarded) -> Later:
     later = Later(guarded)
     guarded.guard.background = later
     guarded.protect(age_ms=400 * DAY)
-    guarded.give_back(0)
+    guarded.restore_retention(0)
     return later
 
 
@@ -304,7 +304,7 @@ def test_old_rows_that_come_while_it_is_given_back_are_kept(
 def test_it_is_given_back_at_the_next_look_after_all(guarded: Guarded, later: Later) -> None:
     guarded.protect(age_ms=400 * DAY)
     later.run()
-    guarded.give_back(0)
+    guarded.restore_retention(0)
     later.run()
     assert guarded.admin.asked[-1] == str(30 * HOUR)
     assert guarded.guard.suspended == set()
@@ -321,8 +321,8 @@ def test_a_background_that_is_busy_leaves_it_for_later(guarded: Guarded, later: 
     later.run()
     guarded.protect(age_ms=400 * DAY)
     later.takes = False
-    guarded.give_back(0)
+    guarded.restore_retention(0)
     later.takes = True
-    guarded.give_back(0)
+    guarded.restore_retention(0)
     later.run()
     assert guarded.guard.suspended == set()

@@ -38,7 +38,7 @@ class Scene:
         self.shutdown = Shutdown(CONFIG, (), clock=SystemClock(), log=self.log)
         self.stops = 0
         contact: Any = None
-        self.hear = self.shutdown.watched(contact, self._stop)._ended
+        self.hear = self.shutdown.watched(contact, self._stop)._on_request
 
     def _stop(self) -> None:
         self.stops += 1

@@ -10,10 +10,10 @@ import pytest
 from headrace.streams.errors import FatalClientError, ShutDownError
 from headrace.streams.kafka.acls import GroupDeniedError
 from headrace.streams.kafka.protocols import CommittedOffset, TopicPartition
-from headrace.streams.worker.shutdown import ShutdownNote, ShutdownWatch, write_note
+from headrace.streams.worker.shutdown import ShutdownRequest, ShutdownWatch, write_request
 
 PLACES = [TopicPartition("in", 0), TopicPartition("more", 0)]
-NOTE = ShutdownNote("db-3", 41, "RecordError", "in-0 offset 7 cannot be read")
+NOTE = ShutdownRequest("db-3", 41, "RecordError", "in-0 offset 7 cannot be read")
 
 
 class Clock:
@@ -46,8 +46,8 @@ class Group:
     def close(self) -> None:
         self.closed = True
 
-    def write(self, now_ms: int, note: ShutdownNote = NOTE) -> None:
-        write_note(note, PLACES, set_offsets=self.offsets.update, clock=Clock(now_ms))
+    def write(self, now_ms: int, note: ShutdownRequest = NOTE) -> None:
+        write_request(note, PLACES, set_offsets=self.offsets.update, clock=Clock(now_ms))
 
 
 class Log:
@@ -147,6 +147,6 @@ def test_a_text_of_another_origin_is_no_word() -> None:
 @pytest.mark.parametrize("reason", ["", "ä" * 10_000, "\N{WATER WAVE}" * 10_000])
 def test_a_word_is_small_enough_for_an_offset(reason: str) -> None:
     """Brokers take 4,096 bytes unless they are told otherwise."""
-    note = ShutdownNote.of("RecordError", reason)
+    note = ShutdownRequest.of("RecordError", reason)
     assert len(note.encode()) < 4_096
-    assert ShutdownNote.decode(note.encode()) == note
+    assert ShutdownRequest.decode(note.encode()) == note

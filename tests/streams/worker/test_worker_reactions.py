@@ -429,7 +429,7 @@ def test_after_an_error_the_group_is_left_unless_the_partitions_are_held_back(
         close(leave=leave)
 
     monkeypatch.setattr(bench.worker._consumer, "close", closing)
-    bench.worker._seams = replace(bench.worker._seams, keeps_partitions=holding)
+    bench.worker._dependencies = replace(bench.worker._dependencies, keeps_partitions=holding)
     bench.send("a")
     bench.turns()
     bench.worker.give_up(error)
@@ -479,11 +479,11 @@ def test_a_request_is_for_one_commit(bench: WorkerBench) -> None:
 
 
 def test_each_commit_has_a_larger_number(bench: WorkerBench) -> None:
-    numbers = [bench.worker._commits._last_id]
+    numbers = [bench.worker._committer._last_id]
     for _ in range(3):
         bench.send("a")
         bench.commit()
-        numbers.append(bench.worker._commits._last_id)
+        numbers.append(bench.worker._committer._last_id)
     assert numbers == list(range(numbers[0], numbers[0] + 4))
 
 

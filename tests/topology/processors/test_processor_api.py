@@ -642,7 +642,7 @@ def test_a_processor_counts_numbers_of_its_own() -> None:
             [("k", "ab"), ("k", "c")]
         )
         worker = driver._worker.present()
-        worker._snapshots.gather()
+        worker._snapshots.collect()
         assert worker.facts is not None
         found = {(one.node, one.name): one.value for one in worker.facts.numbers}
     assert found == {("step", "letters"): 3, ("step", "seen"): 2}

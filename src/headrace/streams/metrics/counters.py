@@ -86,7 +86,7 @@ NUMBERS_MAX = 1_000
 """Maximum number of metrics: a name built from a key would create a metric for each key."""
 
 
-class OwnNumbers:
+class ProcessorCounters:
     """Custom metrics of processors, updated only by the worker's thread."""
 
     def __init__(self, log: Log) -> None:

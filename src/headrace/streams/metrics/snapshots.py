@@ -256,7 +256,7 @@ class LatencySnapshot:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OwnNumber:
+class ProcessorCounter:
     """Custom metric of a node's processors."""
 
     node: str
@@ -317,7 +317,7 @@ class WorkerSnapshot:
     busy_s: Mapping[str, float]
     nodes: tuple[NodeSnapshot, ...]
     tasks: tuple[TaskSnapshot, ...]
-    numbers: tuple[OwnNumber, ...]
+    numbers: tuple[ProcessorCounter, ...]
     sent: Mapping[str, int] = field(default_factory=dict)
 
     def age_s(self, now_s: float) -> float:

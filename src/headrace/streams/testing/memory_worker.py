@@ -30,7 +30,7 @@ from headrace.streams.testing.memory_clients import (
     MemoryTransactionalProducer,
 )
 from headrace.streams.testing.memory_cluster import MemoryCluster
-from headrace.streams.worker.protocols import Application, Seams, WorkerListener
+from headrace.streams.worker.protocols import Application, WorkerDependencies, WorkerListener
 from headrace.streams.worker.retention import keep_offsets_every_s
 from headrace.streams.worker.wiring import wire
 from headrace.streams.worker.worker import Worker
@@ -160,7 +160,7 @@ def make_memory_worker(
         deployed=deployed,
         keep_offsets_s=keep_offsets_every_s(admin, log),
     )
-    seams = Seams(
+    dependencies = WorkerDependencies(
         admin=admin,
         consumer=consumer,
         make_reader=lambda: MemoryConsumer(cluster, group=None, committed=True),
@@ -182,7 +182,7 @@ def make_memory_worker(
         first_records=sys.maxsize,  # no limit is needed here, and tests observe each commit
         results_per_commit=RESULTS_PER_COMMIT,
     )
-    return wire(application, seams)
+    return wire(application, dependencies)
 
 
 def _make_producer(

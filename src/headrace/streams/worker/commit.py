@@ -41,7 +41,7 @@ class CommittedAt:
     now_ms: int
     topic_ids: Mapping[str, str]
 
-    def written(
+    def written_positions(
         self, task: Task, deltas: Mapping[str, Delta], ends: Mapping[TopicPartition, int]
     ) -> dict[str, Position]:
         """Return the positions of stores with their own changelog, or without a changelog."""
@@ -58,20 +58,20 @@ class CommittedAt:
                 topic_id, end = self.topic_ids[tp.topic], ends[tp]
                 last = last_written(deltas[store.name], end, commit_id)
                 positions[store.name] = Position(topic_id, end, commit_id, now_ms, last)
-            elif (before := task.state.position(store.name)) is not None:
+            elif (previous := task.state.position(store.name)) is not None:
                 # Rows without a change belong to this commit, too.
-                positions[store.name] = replace(before, commit_id=commit_id)
+                positions[store.name] = replace(previous, commit_id=commit_id)
         return positions
 
-    def read(self, task: Task, offsets: Offsets) -> dict[str, Position]:
+    def read_positions(self, task: Task, offsets: Offsets) -> dict[str, Position]:
         """Return the positions of stores whose changelog is an input, at its committed offset."""
         commit_id, now_ms = self.commit_id, self.now_ms
         positions = {}
         for store in task.spec.source_rows:
             tp = task.spec.restored_from[store]
             topic_id, offset = self.topic_ids[tp.topic], offsets[tp].offset
-            record, before = task.last_read.get(tp), task.state.position(store)
-            last = None if before is None else before.last
+            record, previous = task.last_read.get(tp), task.state.position(store)
+            last = None if previous is None else previous.last
             if record is not None:
                 last = last_read(record)
             positions[store] = Position(topic_id, offset, commit_id, now_ms, last)
@@ -103,7 +103,7 @@ class Commit:
 
     def run(self, tasks: Sequence[Task], commit_id: int) -> Sequence[dict[str, Delta]]:
         """Commit all work since the last commit; return the written rows of each task."""
-        require_same_inputs = self.parts.inputs.ask(tasks)
+        require_same_inputs = self.parts.input_identity.ask(tasks)
         with self.working():
             self.flush_caches(tasks)
         deltas = self.write_changelogs(tasks, commit_id)
@@ -117,7 +117,7 @@ class Commit:
         for task in tasks:
             while task.held_back():
                 task.flush()
-        self.parts.seams.probe("caches_flushed")
+        self.parts.dependencies.probe("caches_flushed")
 
     def write_changelogs(self, tasks: Sequence[Task], commit_id: int) -> list[dict[str, Delta]]:
         last_headers = commit_header(commit_id)
@@ -137,25 +137,25 @@ class Commit:
                 except (RecordTooLargeError, RefusedTimestampError) as error:
                     raise task.row_refused(store, error) from error
             all_deltas.append(deltas)
-        self.parts.seams.probe("changelogs_written")
+        self.parts.dependencies.probe("changelogs_written")
         return all_deltas
 
     def send_offsets(self, tasks: Sequence[Task], commit_id: int) -> list[Offsets]:
-        positions = self.parts.seams.consumer.positions(
+        positions = self.parts.dependencies.consumer.positions(
             [tp for task in tasks for tp in task.inputs]
         )
         offsets = [task.offsets(positions, commit_id) for task in tasks]
-        everything = {tp: c for one in offsets for tp, c in one.items()}
+        all_offsets = {tp: c for task_offsets in offsets for tp, c in task_offsets.items()}
         # Request the membership late: a new generation may have started during the writes.
-        self.producer.send_offsets(everything, self.parts.membership.metadata())
-        self.parts.seams.probe("offsets_sent")
+        self.producer.send_offsets(all_offsets, self.parts.membership.metadata())
+        self.parts.dependencies.probe("offsets_sent")
         return offsets
 
     def commit_transaction(self, tasks: Sequence[Task], commit_id: int) -> None:
         self.on_ending(tasks, commit_id)
         self.producer.commit()
         self.on_final(tasks)
-        self.parts.seams.probe("transaction_committed")
+        self.parts.dependencies.probe("transaction_committed")
 
     def write_state(
         self,
@@ -166,13 +166,18 @@ class Commit:
     ) -> None:
         written = [
             tp
-            for task, own in zip(tasks, deltas, strict=True)
+            for task, task_deltas in zip(tasks, deltas, strict=True)
             for store, tp in task.spec.changelogs.items()
-            if store in own
+            if store in task_deltas
         ]
         ends = self.producer.changelog_ends(written)
-        at = CommittedAt(commit_id, self.parts.seams.clock.now_ms(), self.topic_ids)
-        for task, own, next_offsets in zip(tasks, deltas, offsets, strict=True):
-            positions = {**at.written(task, own, ends), **at.read(task, next_offsets)}
-            task.written(own, positions, next_offsets)
-            self.parts.seams.probe("state_written")
+        committed_at = CommittedAt(
+            commit_id, self.parts.dependencies.clock.now_ms(), self.topic_ids
+        )
+        for task, task_deltas, next_offsets in zip(tasks, deltas, offsets, strict=True):
+            positions = {
+                **committed_at.written_positions(task, task_deltas, ends),
+                **committed_at.read_positions(task, next_offsets),
+            }
+            task.written(task_deltas, positions, next_offsets)
+            self.parts.dependencies.probe("state_written")

@@ -28,14 +28,14 @@ from headrace.streams.kafka.protocols import Clock, Consumer
 from headrace.streams.tasks.task import Task, lags_of
 from headrace.streams.tasks.tasks import Tasks
 
-LOOK_S = 0.005
+DRAINED_CHECK_S = 0.005
 """Seconds until the next check whether a worker is drained, if it was not when its commit was due.
 """
 BEHIND_FACTOR = 4
 """Time without a commit of a worker that is far behind, as a multiple of the commit duration."""
 EARLY_FACTOR = 0.25
 """Minimum pause after the commit of a drained worker, as a fraction of the commit duration."""
-MANY = 2_500
+BURST_RECORDS = 2_500
 """Number of records processed in a turn above which more records are expected."""
 TRANSACTIONS_SHARE = 4
 """Divisor of transaction.timeout.ms for the maximum time without a commit of such a worker."""
@@ -68,31 +68,31 @@ class CommitTiming:
         self._clock = clock
         self._keep_offsets_s = keep_offsets_s
         self._last_s = clock.monotonic_s()
-        self._all_s = self._last_s
+        self._all_committed_s = self._last_s
         self._begun_s = -math.inf
         """Start of the last commit."""
         self._ended_s = -math.inf
-        self._looked_s = self._last_s
+        self._markers_checked_s = self._last_s
         """Time of the last check for markers."""
-        self._costs_s = (0.0, 0.0)
+        self._durations_s = (0.0, 0.0)
         """Durations of the last two commits."""
 
     def is_due_for_all(self) -> bool:
         """Return whether all offsets must be committed again, including unchanged offsets."""
-        return self._clock.monotonic_s() - self._all_s >= self._keep_offsets_s
+        return self._clock.monotonic_s() - self._all_committed_s >= self._keep_offsets_s
 
     def is_due(self, dirty: Sequence[Task], *, processed: int) -> bool:
         """Return whether these tasks must commit now; `processed` counts records of this turn."""
         waited_s = self._clock.monotonic_s() - self._last_s
-        is_over = waited_s * 1000 >= self._config.commit_interval_ms
+        is_interval_over = waited_s * 1000 >= self._config.commit_interval_ms
         # If nothing was processed, other workers may wait for the uncommitted records.
         may_wait = processed and waited_s < self._behind_wait_s()
-        if is_over and not (may_wait and self._is_far_behind()):
+        if is_interval_over and not (may_wait and self._is_far_behind()):
             return True
         limit = self._config.statestore_uncommitted_max_bytes
         if processed and sum(task.uncommitted_bytes(COMMIT_COPIES) for task in dirty) > limit:
             return True
-        is_time = processed < MANY and self._clock.monotonic_s() >= self._early_at_s()
+        is_time = processed < BURST_RECORDS and self._clock.monotonic_s() >= self._early_at_s()
         return is_time and self._is_drained()
 
     def wait_s(self) -> float | None:
@@ -102,7 +102,7 @@ class CommitTiming:
         if not any(task.needs_commit() for task in self._tasks.running):
             return None
         left_s = self._early_at_s() - self._clock.monotonic_s()
-        return max(left_s, CLIENT_S) if left_s > 0 else LOOK_S
+        return max(left_s, CLIENT_S) if left_s > 0 else DRAINED_CHECK_S
 
     def is_due_for_markers(self, *, alone: bool) -> bool:
         """Return whether to check for inputs that advanced past markers, at most once per interval.
@@ -110,10 +110,10 @@ class CommitTiming:
         If the commit would contain such offsets `alone`, it must not closely follow another commit.
         """
         now_s = self._clock.monotonic_s()
-        since_s = max(self._looked_s, self._ended_s) if alone else self._looked_s
+        since_s = max(self._markers_checked_s, self._ended_s) if alone else self._markers_checked_s
         if (now_s - since_s) * 1000 < self._config.commit_interval_ms:
             return False
-        self._looked_s = now_s
+        self._markers_checked_s = now_s
         return True
 
     def nothing_to_commit(self) -> None:
@@ -123,9 +123,9 @@ class CommitTiming:
     def committed(self, begun_s: float, *, everything: bool) -> None:
         self._last_s = self._ended_s = self._clock.monotonic_s()
         self._begun_s = begun_s
-        self._costs_s = (self._costs_s[1], self._last_s - begun_s)
+        self._durations_s = (self._durations_s[1], self._last_s - begun_s)
         if everything:
-            self._all_s = self._last_s
+            self._all_committed_s = self._last_s
 
     def _commits_early(self) -> bool:
         config = self._config
@@ -134,7 +134,7 @@ class CommitTiming:
     def _early_at_s(self) -> float:
         """Return the time from which a drained worker may commit."""
         least_s = self._config.commit_interval_min_ms / 1000
-        return max(self._begun_s + least_s, self._ended_s + EARLY_FACTOR * min(self._costs_s))
+        return max(self._begun_s + least_s, self._ended_s + EARLY_FACTOR * min(self._durations_s))
 
     def _behind_wait_s(self) -> float:
         """Return how long a worker that is far behind continues without a commit."""
@@ -143,7 +143,7 @@ class CommitTiming:
             return 0.0
         most_ms = config.commit_interval_max_ms
         most_ms = min(most_ms, config.transaction_timeout_ms // TRANSACTIONS_SHARE)
-        return min(BEHIND_FACTOR * min(self._costs_s), most_ms / 1000)
+        return min(BEHIND_FACTOR * min(self._durations_s), most_ms / 1000)
 
     def _is_far_behind(self) -> bool:
         done = left = 0

@@ -126,7 +126,7 @@ class Connections:
     query_queue: QueryQueue = field(default_factory=QueryQueue)
     sent: SentRecords = field(default_factory=SentRecords)
 
-    def hearing(self, config: StreamsConfig) -> dict[str, Any]:
+    def contact_arguments(self, config: StreamsConfig) -> dict[str, Any]:
         """Return the arguments that connect a live client to the broker contact."""
         if self.contact is None:
             return {}
@@ -144,7 +144,10 @@ class Connections:
             return self.admin(config, stopping)
         timeout_s = config.task_timeout_ms / 1000
         return LiveAdmin(
-            config.admin_config(), timeout_s=timeout_s, stopping=stopping, **self.hearing(config)
+            config.admin_config(),
+            timeout_s=timeout_s,
+            stopping=stopping,
+            **self.contact_arguments(config),
         )
 
     def make_consumer(
@@ -161,13 +164,16 @@ class Connections:
             clock=clock,
             make_client=self.consumer_client,
             reads_headers=reads_headers,
-            **self.hearing(config),
+            **self.contact_arguments(config),
         )
 
     def memberless_group(self, config: StreamsConfig, stopping: Stopping) -> MemberlessGroup:
         timeout_s = config.task_timeout_ms / 1000
         return MemberlessGroup(
-            config.admin_config(), timeout_s=timeout_s, stopping=stopping, **self.hearing(config)
+            config.admin_config(),
+            timeout_s=timeout_s,
+            stopping=stopping,
+            **self.contact_arguments(config),
         )
 
     def committed_records(self, config: StreamsConfig, clock: Clock) -> CommittedRecords:

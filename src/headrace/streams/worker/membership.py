@@ -29,11 +29,11 @@ from headrace.streams.worker.restarts import RateWindow
 FENCED_TIMES = 6
 """A duplicate instance fences within each heartbeat interval; broker failures fence rarely."""
 FENCED_WITHIN_S = 60.0
-LOOK_AFTER_S = 1.0
+CHECK_AFTER_S = 1.0
 JOIN_PATIENCE_SESSIONS = 4
-HEARTBEAT_LOOK_S = 0.05
+HEARTBEAT_CHECK_S = 0.05
 """Seconds between two checks of the client whether a heartbeat is due."""
-JOINING_S, JOINING_LOOK_S = 5.0, 0.01
+JOINING_S, JOINING_POLL_S = 5.0, 0.01
 """Seconds after a start with short polls for the first partitions, and seconds per poll."""
 UNSETTLED = frozenset({TopicPartition("", -1)})
 """Placeholder for an inconclusive answer."""
@@ -51,7 +51,7 @@ class Membership:
     Args:
         session_s: session.timeout.ms in seconds.
         assigned: returns the partitions assigned to members; None during a rebalance.
-        leads: returns the partitions that the group must assign.
+        subscribed: returns the partitions that the group must assign.
     """
 
     def __init__(
@@ -60,14 +60,14 @@ class Membership:
         *,
         session_s: float,
         assigned: Callable[[], frozenset[TopicPartition] | None],
-        leads: Callable[[], frozenset[TopicPartition]],
+        subscribed: Callable[[], frozenset[TopicPartition]],
         background: Background,
         clock: Clock,
         log: Log,
     ) -> None:
         self._consumer = consumer
         self._assigned = assigned
-        self._leads = leads
+        self._subscribed = subscribed
         self._join_patience_s = JOIN_PATIENCE_SESSIONS * session_s
         self._clock = clock
         self._log = log
@@ -77,9 +77,9 @@ class Membership:
         self._is_fenced = False
         self._is_new = False
         """Whether the group has started a generation since the last turn."""
-        self._touched_s = -math.inf
+        self._heartbeat_checked_s = -math.inf
         self._joining_since_s: float | None = None
-        self._look_at_s: float | None = None
+        self._check_at_s: float | None = None
         """Time of the next check for orphaned partitions: after each join, until an answer is
         conclusive."""
         self._orphans: frozenset[TopicPartition] = frozenset()
@@ -88,10 +88,10 @@ class Membership:
     def metadata(self) -> GroupMetadata:
         """Return the membership for commits: the current membership of the same member."""
         assert self._metadata is not None, "a commit without a membership"
-        present = self._consumer.group_metadata()
+        current = self._consumer.group_metadata()
         # This order is safe: a member that was removed never gets its ID back.
-        if present is not None and self._consumer.member_id() == self._member_id:
-            self._metadata = present
+        if current is not None and self._consumer.member_id() == self._member_id:
+            self._metadata = current
         return self._metadata
 
     def join(self, topics: Sequence[str], listener: RebalanceListener) -> None:
@@ -103,7 +103,7 @@ class Membership:
         """Maximum duration of a poll; short while joining, as an assignment does not end a poll."""
         since_s = self._joining_since_s
         is_soon = since_s is not None and self._clock.monotonic_s() - since_s < JOINING_S
-        return JOINING_LOOK_S if is_soon else math.inf
+        return JOINING_POLL_S if is_soon else math.inf
 
     def process_group_events(self) -> bool:
         """Record the membership of this callback; return whether the member ID has changed.
@@ -112,16 +112,16 @@ class Membership:
         committed under the new membership. A client that is closing may have no membership, which
         does not count as a change.
         """
-        name, present = self._consumer.member_id(), self._consumer.group_metadata()
-        if present is None:
+        member_id, current = self._consumer.member_id(), self._consumer.group_metadata()
+        if current is None:
             return False
-        before, self._member_id, self._metadata = self._member_id, name, present
-        is_another = before is not None and before != self._member_id
-        if is_another:
+        before, self._member_id, self._metadata = self._member_id, member_id, current
+        has_new_id = before is not None and before != self._member_id
+        if has_new_id:
             # The client has rejoined on its own. The group may count partitions that it released
             # as assigned, and a check would not find them; the join triggers a new check.
-            self._look_at_s = None
-        return is_another
+            self._check_at_s = None
+        return has_new_id
 
     def is_given_up(self) -> bool:
         """Return whether the group has removed this member since the last callback."""
@@ -131,15 +131,15 @@ class Membership:
         """Record that the group has assigned partitions, so the worker has joined."""
         self._joining_since_s = None
         self._is_new = True
-        if self._look_at_s is None:
-            self._look_at_s = self._clock.monotonic_s() + LOOK_AFTER_S
+        if self._check_at_s is None:
+            self._check_at_s = self._clock.monotonic_s() + CHECK_AFTER_S
 
     def turn(self) -> None:
         if self._is_fenced:
             self._is_fenced = False
             self._rejoin()
         self._send_heartbeat()
-        self._look_for_orphans()
+        self._check_orphans()
         since_s = self._joining_since_s
         if since_s is not None and self._clock.monotonic_s() - since_s > self._join_patience_s:
             # A client that was started while a broker did not answer may wait for it forever.
@@ -159,11 +159,11 @@ class Membership:
             # A new member receives partitions that others revoke in the following generation.
             self._consumer.trigger_rejoin()
         now_s = self._clock.monotonic_s()
-        if now_s - self._touched_s >= HEARTBEAT_LOOK_S:
-            self._touched_s = now_s
+        if now_s - self._heartbeat_checked_s >= HEARTBEAT_CHECK_S:
+            self._heartbeat_checked_s = now_s
             self._consumer.send_heartbeat()
 
-    def _look_for_orphans(self) -> None:
+    def _check_orphans(self) -> None:
         """Request a rebalance if the group has left partitions without a member.
 
         A static member that returns within its session gets its old assignment. Partitions that its
@@ -171,18 +171,18 @@ class Membership:
         """
         if self._orphan_check.is_open:
             self._on_orphans()
-        elif self._look_at_s is not None and self._clock.monotonic_s() >= self._look_at_s:
+        elif self._check_at_s is not None and self._clock.monotonic_s() >= self._check_at_s:
             self._orphan_check.ask(self._find_orphans)
 
     def _on_orphans(self) -> None:
         orphans = self._orphan_check.take()
         if orphans is None:
             return
-        self._look_at_s = self._clock.monotonic_s() + LOOK_AFTER_S
+        self._check_at_s = self._clock.monotonic_s() + CHECK_AFTER_S
         if orphans is UNSETTLED:
             return
         if not orphans:
-            self._look_at_s = math.inf
+            self._check_at_s = math.inf
         elif orphans == self._orphans:
             self._log.warning(
                 "rebalance_requested", partitions=sorted(map(str, orphans)), advice=_REQUESTED
@@ -198,7 +198,7 @@ class Membership:
         except StreamsError as error:
             self._log.warning("group_unknown", reason=str(error), advice=_GROUP_UNKNOWN)
             return UNSETTLED
-        return UNSETTLED if assigned is None else self._leads() - assigned
+        return UNSETTLED if assigned is None else self._subscribed() - assigned
 
     def replace(self, reason: MemberFencedError) -> None:
         """Rejoin in the next turn, because a callback of the old client may call this."""
@@ -213,6 +213,6 @@ class Membership:
     def _rejoin(self) -> None:
         self._is_new = False
         self._member_id = None
-        self._look_at_s = None
+        self._check_at_s = None
         self._joining_since_s = self._clock.monotonic_s()
         self._consumer.rejoin()

@@ -1,6 +1,7 @@
 """Parts of a worker that its loop, its commits and its reactions to errors share.
 
-    Application, Seams ─► WorkerParts ─► Processing, Commits, Reactions, SnapshotCollector ─► Worker
+    Application, WorkerDependencies ─► WorkerParts ─►
+        Processing, Committer, Recovery, SnapshotCollector ─► Worker
 
 `headrace.streams.worker.wiring` creates all of them.
 """
@@ -21,7 +22,7 @@ from headrace.streams.tasks.tasks import Tasks
 from headrace.streams.worker.commit_timing import CommitTiming
 from headrace.streams.worker.membership import Membership
 from headrace.streams.worker.progress_guard import ProgressGuard
-from headrace.streams.worker.protocols import Seams
+from headrace.streams.worker.protocols import WorkerDependencies
 from headrace.streams.worker.sink_writes import SinkWrites
 from headrace.streams.worker.topic_watch import TopicWatch
 from headrace.streams.worker.transactions import Transactions
@@ -32,13 +33,13 @@ class WorkerParts:
     """Shared parts of a worker.
 
     Args:
-        seams: external dependencies: clients, clock, log and listeners.
-        guard: detects work that takes too long to ever be committed.
-        inputs: detects inputs that were deleted or re-created.
+        dependencies: clients, clock, log and listeners.
+        progress_guard: detects work that takes too long to ever be committed.
+        input_identity: detects inputs that were deleted or re-created.
     """
 
     config: StreamsConfig
-    seams: Seams
+    dependencies: WorkerDependencies
     tasks: Tasks
     transactions: Transactions
     membership: Membership
@@ -46,10 +47,10 @@ class WorkerParts:
     global_tables: GlobalTables
     fetch: FetchController
     backpressure: RepartitionBackpressure
-    guard: ProgressGuard
-    timing: CommitTiming
-    inputs: InputIdentity
+    progress_guard: ProgressGuard
+    commit_timing: CommitTiming
+    input_identity: InputIdentity
     topic_watch: TopicWatch
-    sinks: SinkWrites
+    sink_writes: SinkWrites
     counters: Counters
     hot_keys: HotKeys

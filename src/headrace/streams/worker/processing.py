@@ -34,12 +34,12 @@ class Processing:
         self._transactions = parts.transactions
         self._fetch = parts.fetch
         self._backpressure = parts.backpressure
-        self._guard = parts.guard
+        self._progress_guard = parts.progress_guard
         self._counters = parts.counters
-        self._sinks = parts.sinks
-        self._tracer = parts.seams.tracer
-        self._clock = parts.seams.clock
-        self._log = parts.seams.log
+        self._sink_writes = parts.sink_writes
+        self._tracer = parts.dependencies.tracer
+        self._clock = parts.dependencies.clock
+        self._log = parts.dependencies.log
         self._upstream_times = upstream_times
         self._idle_windows = idle_windows
         self._partials_due_s = 0.0
@@ -68,7 +68,7 @@ class Processing:
         if processed or punctuated:
             with self.attributing_errors():
                 self._transactions.producer.apply_backpressure(self._config.task_timeout_ms / 1000)
-        self._sinks.write_full()
+        self._sink_writes.write_full()
         if not self._config.exactly_once:
             self._send_partials(processed)
         self._advance_watermarks()
@@ -81,13 +81,13 @@ class Processing:
 
     def _slow_punctuators(self) -> Sequence[Task]:
         running = self._tasks.running
-        return [t for t in running if self._guard.has_slow_punctuator(t) and t.is_due()]
+        return [t for t in running if self._progress_guard.has_slow_punctuator(t) and t.is_due()]
 
     def _process_each(self) -> int:
         processed = 0
         running = self._backpressure.nearest_first(self._tasks.running)
         feeding = sum(map(self._feeds, running))
-        for task in self._guard.in_turn(running):
+        for task in self._progress_guard.waiting_first(running):
             must_wait = self._fetch.must_wait(task)
             if not task.queued():
                 continue
@@ -99,7 +99,7 @@ class Processing:
                 self._transactions.begin()
             processed += self._process_some(task, feeding if self._backpressure.feeds(task) else 1)
             self._fetch.resume_queues(task)
-            if self._guard.ends_turn(task):
+            if self._progress_guard.ends_turn(task):
                 break
         return processed
 
@@ -135,15 +135,19 @@ class Processing:
                 self._tracer.sample(heads)
             if task.gathers:  # it ends after its first wait, and small batches would wait longer
                 share = self._config.max_poll_records
-            room = self._guard.room if task.facts.outbox is None else self._sinks.room(task)
+            room = (
+                self._progress_guard.room
+                if task.facts.outbox is None
+                else self._sink_writes.room(task)
+            )
             most = min(share, self._backpressure.room(task), room)
-            count = task.process(1 if self._guard.isolates_records else most)
+            count = task.process(1 if self._progress_guard.isolates_records else most)
             self._counters.ran(task.id, count, oldest_ms=oldest_ms)
             if count and not task.gathers:
                 seconds = self._clock.monotonic_s() - started
                 self._chunk.succeeded(count * sharing, seconds * sharing)
             if task.facts.outbox is None:
-                self._guard.has_taken(count)
+                self._progress_guard.add_records(count)
             self._backpressure.has_read(task, count)
             held_bytes = task.caches_bytes() + task.partials_bytes(count)
             if held_bytes > self._config.statestore_cache_max_bytes:
@@ -177,7 +181,7 @@ class Processing:
     # -- contexts of user code -----------------------------------------------------------------
 
     def working(self) -> AbstractContextManager[None]:
-        return self._guard.working(self._transactions.producer)
+        return self._progress_guard.working(self._transactions.producer)
 
     @contextmanager
     def attributing_errors(self) -> Iterator[None]:
@@ -192,7 +196,7 @@ class Processing:
 
     def void(self) -> None:
         """Handle an abort: detect work that can never be committed, and shrink chunks."""
-        if self._guard.void(self._tasks.running, self._transactions.producer):
+        if self._progress_guard.void(self._tasks.running, self._transactions.producer):
             self._chunk.size = 1  # a chunk took so long that it was aborted
 
     def forget(self) -> None:

@@ -37,7 +37,7 @@ from headrace.streams.tasks.task import Task
 from headrace.streams.tasks.task_failures import InputRange
 from headrace.topology.context.task_facts import LongCall
 
-CAREFUL_AFTER = 2
+ISOLATE_AFTER = 2
 HOPELESS_ALONE_AFTER = 2
 PUNCTUATIONS_MAX = 3
 """Number of times in a row that a wall-clock punctuator may take too long."""
@@ -47,7 +47,7 @@ HOPELESS_AFTER = 4
 """Limit if it is unknown whether a single record is the cause: markers have offsets, too."""
 MAX_POLL, TRANSACTION = "consumer.max.poll.interval.ms", "producer.transaction.timeout.ms"
 
-Where = tuple[str, tuple[tuple[TopicPartition, int], ...]]
+AttemptKey = tuple[str, tuple[tuple[TopicPartition, int], ...]]
 """A task and its start offsets, which are the same until something is committed."""
 
 
@@ -127,7 +127,7 @@ class ProgressGuard:
             log=log,
             fields={"batch": "transaction", "unit": "input records"},
         )
-        self._failed: dict[Where, _FailedAttempts] = {}
+        self._failed: dict[AttemptKey, _FailedAttempts] = {}
         self._slow_punctuators: dict[TaskId, _SlowPunctuator] = {}
         self._isolated_left = 0
         """Number of records that are each committed separately."""
@@ -161,7 +161,7 @@ class ProgressGuard:
         return self._isolated_left > 0
 
     @property
-    def is_enough(self) -> bool:
+    def must_commit(self) -> bool:
         """Whether to commit and poll before more work, because the same amount may be too much."""
         if self.isolates_records or self._since_poll_s >= self._max_poll_s / 4:
             return True
@@ -175,17 +175,17 @@ class ProgressGuard:
     def room(self) -> int:
         return max(1, self._batch.size - self._taken)
 
-    def has_taken(self, records: int) -> None:
+    def add_records(self, records: int) -> None:
         self._taken += records
 
     def ends_turn(self, task: Task) -> bool:
         """Return whether the remaining tasks must wait for the next iteration."""
-        if self.is_enough:
+        if self.must_commit:
             self._last = task.id
             return True
         return False
 
-    def in_turn(self, tasks: list[Task]) -> list[Task]:
+    def waiting_first(self, tasks: list[Task]) -> list[Task]:
         """Sort tasks so that tasks that had to wait are first."""
         last, self._last = self._last, None
         if last is None:
@@ -215,19 +215,19 @@ class ProgressGuard:
     def _find_slow_punctuators(self, tasks: Sequence[Task]) -> Sequence[TaskId]:
         """Return tasks with slow punctuator calls since the last commit; drop quick tasks."""
         limit_s = min(self._max_poll_s, self._transaction_s or self._max_poll_s)
-        found = []
+        slow_tasks = []
         for task in tasks:
             call = task.facts.longest_call
             if call is None or call.kind != "punctuator by wall clock":
                 continue
             if call.ms >= limit_s * 1000 / 8:
-                found.append(task.id)
+                slow_tasks.append(task.id)
                 self._slow_punctuators.setdefault(task.id, _SlowPunctuator()).quick = 0
             elif (slow := self._slow_punctuators.get(task.id)) is not None:
                 slow.quick += 1
                 if slow.quick >= QUICK_PUNCTUATIONS:
                     del self._slow_punctuators[task.id]
-        return found
+        return slow_tasks
 
     def retry_budget(self, tasks: Sequence[Task]) -> list[InputRange]:
         """Return the input ranges that a commit completes, if an attempt was aborted before."""
@@ -242,7 +242,7 @@ class ProgressGuard:
         self._aborts = 0
         self._isolated_left = max(0, self._isolated_left - max(1, records))
         for task in tasks:
-            self._failed.pop(_where(task), None)
+            self._failed.pop(_attempt_key(task), None)
 
     def _brokers_s(self) -> float:
         """Return the time that brokers took for the work since the last commit."""
@@ -272,34 +272,34 @@ class ProgressGuard:
         if took_s < limit_s:
             self._warn_of_aborts()
             return False
-        call = _longest((task.facts.longest_call for task in tasks), took_s)
+        call = _longest_call((task.facts.longest_call for task in tasks), took_s)
         if call is not None and call.kind == "punctuator by wall clock":
-            self._count_punctuation(tasks, call, setting, limit_s)
+            self._count_slow_punctuation(tasks, call, setting, limit_s)
             return False
         # A punctuator has no records, and an `init` has no running task.
-        found = [task.suspect() for task in tasks] or [_NO_RECORDS]
-        busy = [suspect for suspect in found if suspect.ranges] or found
+        ranges = [task.suspect() for task in tasks] or [_NO_RECORDS]
+        busy = [suspect for suspect in ranges if suspect.ranges] or ranges
         records = sum(len(offsets) for task in busy for offsets in task.ranges.values())
         if call is None and not records:
-            call = _longest((task.facts.longest_init for task in tasks), took_s)
-        times = [self._count(task, records) for task in busy]
+            call = _longest_call((task.facts.longest_init for task in tasks), took_s)
+        times = [self._count_failure(task, records) for task in busy]
         self._log.warning(
             "work_took_too_long",
             took_s=round(took_s, 1),
             limit_s=limit_s,
             setting=setting,
             times=max((t.times for t in times), default=1),
-            offsets=_words(busy),
+            offsets=_describe_ranges(busy),
             advice=_TOO_LONG,
         )
         late = [task for task, t in zip(busy, times, strict=True) if t.is_hopeless]
         if late:
-            raise _too_slow(late, setting, took_s, limit_s, max(t.times for t in times), call)
-        if max((t.times for t in times), default=0) >= CAREFUL_AFTER:
+            raise _too_slow_error(late, setting, took_s, limit_s, max(t.times for t in times), call)
+        if max((t.times for t in times), default=0) >= ISOLATE_AFTER:
             self._isolated_left = max(1, records)
         return True
 
-    def _count_punctuation(
+    def _count_slow_punctuation(
         self, tasks: Sequence[Task], call: LongCall, setting: str, limit_s: float
     ) -> None:
         """Count a call that took too long; raise after `PUNCTUATIONS_MAX` in a row."""
@@ -322,7 +322,7 @@ class ProgressGuard:
                 f"a punctuator by wall clock took {seconds:.1f} s, and {setting} allows "
                 f"{limit_s:g} s: it was called {times} times in a row and could never be committed "
                 f"(node {call.node}, task {task.id}). Make it faster, have it do less in a call, "
-                f"or set {setting} to more than {call.ms}{_at_most(setting)}"
+                f"or set {setting} to more than {call.ms}{_limit_note(setting)}"
             )
 
     def _acknowledged(self, producer: Producer) -> int:
@@ -331,11 +331,11 @@ class ProgressGuard:
             return 0
         return acknowledged(self._taken, sent=self._commit.in_flight, left=producer.in_flight)
 
-    def _count(self, task: InputRange, records: int) -> _FailedAttempts:
-        found = self._failed.setdefault(_where(task), _FailedAttempts())
-        found.times += 1
-        found.alone += records <= 1
-        return found
+    def _count_failure(self, task: InputRange, records: int) -> _FailedAttempts:
+        attempts = self._failed.setdefault(_attempt_key(task), _FailedAttempts())
+        attempts.times += 1
+        attempts.alone += records <= 1
+        return attempts
 
     def _warn_of_aborts(self) -> None:
         if self._aborts >= 4 and is_power_of_two(self._aborts):
@@ -357,30 +357,30 @@ _FAILING = (
 _NO_RECORDS = InputRange("", {}, {})
 
 
-def _where(task: InputRange) -> Where:
+def _attempt_key(task: InputRange) -> AttemptKey:
     return task.task_id, tuple(sorted(task.begins.items()))
 
 
-def _words(tasks: Sequence[InputRange]) -> list[str]:
+def _describe_ranges(tasks: Sequence[InputRange]) -> list[str]:
     ranges = [(tp, r) for task in tasks for tp, r in task.ranges.items()]
-    return [f"{tp} {_range(r)}" for tp, r in sorted(ranges, key=lambda found: found[0])]
+    return [f"{tp} {_describe_range(r)}" for tp, r in sorted(ranges, key=lambda found: found[0])]
 
 
-def _range(offsets: range) -> str:
+def _describe_range(offsets: range) -> str:
     return f"{offsets[0]}" if len(offsets) == 1 else f"{offsets[0]} to {offsets[-1]}"
 
 
-def _longest(calls: Iterable[LongCall | None], took_s: float) -> LongCall | None:
+def _longest_call(calls: Iterable[LongCall | None], took_s: float) -> LongCall | None:
     """Return the longest call if it took at least half of the time."""
-    found = max((c for c in calls if c is not None), key=lambda c: c.ms, default=None)
-    return found if found is not None and found.ms >= took_s * 1000 / 2 else None
+    longest = max((c for c in calls if c is not None), key=lambda c: c.ms, default=None)
+    return longest if longest is not None and longest.ms >= took_s * 1000 / 2 else None
 
 
-def _at_most(setting: str) -> str:
+def _limit_note(setting: str) -> str:
     return " (at most the brokers' transaction.max.timeout.ms)" if setting == TRANSACTION else ""
 
 
-def _too_slow(
+def _too_slow_error(
     tasks: Sequence[InputRange],
     setting: str,
     took_s: float,
@@ -397,7 +397,7 @@ def _too_slow(
         f"took {took_s:.1f} s of work{in_call}, and {setting} allows {limit_s:g} s: it was "
         f"done {times} times and could never be committed"
     )
-    least_ms = f"{took_s * 1000:.0f}{_at_most(setting)}"
+    least_ms = f"{took_s * 1000:.0f}{_limit_note(setting)}"
     hint = f"make the functions faster, or set {setting} to more than {least_ms}"
     if not moved:
         of = f" of task {task_id}" if task_id else ""
@@ -406,7 +406,7 @@ def _too_slow(
         return ConfigError(f"a punctuator, or the init of a processor,{of} {what}; {hint}")
     tp = min(moved)
     return RecordError(
-        f"offsets {' and '.join(_words(tasks))} {what}",
+        f"offsets {' and '.join(_describe_ranges(tasks))} {what}",
         topic=tp.topic,
         partition=tp.partition,
         offset=moved[tp][0],

@@ -98,7 +98,7 @@ class Application:
     Args:
         topics: the known topics, refreshed while the worker runs.
         deployed: the deployed topology before this start, if known.
-        told: inputs with missing offsets that were already reported.
+        reported_inputs: inputs with missing offsets that were already reported.
         keep_offsets_s: how often unchanged offsets are committed again, in seconds.
     """
 
@@ -107,12 +107,12 @@ class Application:
     topics: dict[str, TopicFacts]
     global_plans: Sequence[GlobalPlan] = ()
     deployed: Deployment | None = None
-    told: AbstractSet[TopicPartition] = frozenset()
+    reported_inputs: AbstractSet[TopicPartition] = frozenset()
     keep_offsets_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seams:
+class WorkerDependencies:
     """External dependencies of a worker: the live runtime, simulation and test driver differ here.
 
     Args:

@@ -63,7 +63,7 @@ def keep_offsets_every_s(cluster: AdminClient, log: Log) -> float:
 
 FOR_EVER = "-1"
 
-_ASK_S = 1.0
+_OFFSETS_TIMEOUT_S = 1.0
 
 _SUSPENDED = (
     "nothing is lost. Old input creates windows older than the retention of the topic, which now "
@@ -74,7 +74,7 @@ _NOT_SUSPENDED = (
     "windows of long ago may be deleted from the topic while they are open, and be missing after a "
     "restore: let the user alter its configuration, or set its retention.ms to -1"
 )
-_NOT_GIVEN_BACK = "nothing is lost. It is tried again. Act on the reason if it continues"
+_NOT_RESTORED = "nothing is lost. It is tried again. Act on the reason if it continues"
 
 Committed = Callable[
     [Sequence[TopicPartition], float], "Mapping[TopicPartition, CommittedOffset | None] | None"
@@ -105,7 +105,7 @@ class WindowTopic:
 
 
 def window_topics(plans: Sequence[SubPlan]) -> Mapping[str, WindowTopic]:
-    found = {}
+    topics = {}
     for plan in plans:
         configs = {changelog.name: changelog.config for changelog in plan.topics.changelogs}
         for store in plan.program.sub_topology.stores:
@@ -115,8 +115,8 @@ def window_topics(plans: Sequence[SubPlan]) -> Mapping[str, WindowTopic]:
             config = configs[topic]
             retention = config.get("retention.ms", FOR_EVER)
             if "delete" in config.get("cleanup.policy", "") and retention != FOR_EVER:
-                found[topic] = WindowTopic(topic, plan.id, int(retention), kept_ms)
-    return found
+                topics[topic] = WindowTopic(topic, plan.id, int(retention), kept_ms)
+    return topics
 
 
 @dataclass(slots=True, eq=False)
@@ -139,10 +139,10 @@ class RetentionGuard:
     clock: Clock
     log: Log
     _next_s: float = field(default=0.0, init=False)
-    _giving: set[str] = field(default_factory=set, init=False)
+    _restoring: set[str] = field(default_factory=set, init=False)
     """Changelogs whose retention is being restored, unless old rows are written in the meantime."""
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
-    """Lock of `suspended` and `_giving`, which background jobs change, too."""
+    """Lock of `suspended` and `_restoring`, which background jobs change, too."""
 
     def protect(self, task: Task) -> None:
         """Disable the retention of changelogs to which a task is about to write old windows."""
@@ -154,7 +154,7 @@ class RetentionGuard:
                 continue
             topic = self.topics[tp.topic]
             is_old = oldest_ms < self.clock.now_ms() - topic.kept_ms - topic.slack_ms
-            if is_old and not self._keeps(tp.topic) and self._keep_all(tp.topic):
+            if is_old and not self._mark_suspended(tp.topic) and self._disable(tp.topic):
                 self.log.warning(
                     "retention_suspended",
                     topic=tp.topic,
@@ -162,16 +162,16 @@ class RetentionGuard:
                     advice=_SUSPENDED,
                 )
 
-    def _keeps(self, topic: str) -> bool:
+    def _mark_suspended(self, topic: str) -> bool:
         """Return whether a changelog's retention is disabled; if not, mark it as disabled."""
         with self._lock:
-            if topic in self.suspended and topic not in self._giving:
+            if topic in self.suspended and topic not in self._restoring:
                 return True
             self.suspended.add(topic)
-            self._giving.discard(topic)
+            self._restoring.discard(topic)
             return False
 
-    def _keep_all(self, topic: str) -> bool:
+    def _disable(self, topic: str) -> bool:
         try:
             self.admin.alter_config(topic, {"retention.ms": FOR_EVER})
         except StreamsError as error:
@@ -182,20 +182,20 @@ class RetentionGuard:
             return False
         return True
 
-    def give_back(self, owned: Sequence[int]) -> None:
+    def restore_retention(self, owned: Sequence[int]) -> None:
         """Restore retentions of `owned` sub-topologies, whose first task belongs to this worker."""
         now_s = self.clock.monotonic_s()
         if not self.suspended or now_s < self._next_s:
             return
         self._next_s = now_s + self.interval_s
-        for name in sorted(self.suspended - self._giving):
+        for name in sorted(self.suspended - self._restoring):
             topic = self.topics[name]
-            if topic.sub_topology in owned and self._is_present(topic):
-                self._giving.add(name)
-                if not self.background(lambda topic=topic: self._give_back(topic)):  # type: ignore[misc]
-                    self._giving.discard(name)
+            if topic.sub_topology in owned and self._is_near_present(topic):
+                self._restoring.add(name)
+                if not self.background(lambda topic=topic: self._restore(topic)):  # type: ignore[misc]
+                    self._restoring.discard(name)
 
-    def _give_back(self, topic: WindowTopic) -> None:
+    def _restore(self, topic: WindowTopic) -> None:
         try:
             self.admin.alter_config(topic.topic, {"retention.ms": str(topic.retention_ms)})
         except StreamsError as error:
@@ -203,30 +203,30 @@ class RetentionGuard:
                 "retention_not_given_back",
                 topic=topic.topic,
                 reason=str(error),
-                advice=_NOT_GIVEN_BACK,
+                advice=_NOT_RESTORED,
             )
             with self._lock:
-                self._giving.discard(topic.topic)
+                self._restoring.discard(topic.topic)
             return
         with self._lock:
-            is_given = topic.topic in self._giving
-            self._giving.discard(topic.topic)
-            if is_given:
+            is_restored = topic.topic in self._restoring
+            self._restoring.discard(topic.topic)
+            if is_restored:
                 self.suspended.discard(topic.topic)
-        if is_given:
+        if is_restored:
             self.log.info("retention_given_back", topic=topic.topic)
         else:
             # Old rows were written meanwhile, and the restored retention may have won the race.
-            self._keep_all(topic.topic)
+            self._disable(topic.topic)
 
-    def _is_present(self, topic: WindowTopic) -> bool:
+    def _is_near_present(self, topic: WindowTopic) -> bool:
         needed_ms = self.clock.now_ms() - topic.slack_ms
-        offsets = self.committed(self.inputs(topic.sub_topology), _ASK_S)
+        offsets = self.committed(self.inputs(topic.sub_topology), _OFFSETS_TIMEOUT_S)
         if offsets is None:
             return False
         times = [
-            OffsetMetadata.decode(found.metadata).event_time
-            for found in offsets.values()
-            if found is not None
+            OffsetMetadata.decode(offset.metadata).event_time
+            for offset in offsets.values()
+            if offset is not None
         ]
         return all(time < 0 or time >= needed_ms for time in times)

@@ -38,7 +38,12 @@ from headrace.streams.tasks.gate_watch import Gate, OpenGate
 from headrace.streams.tasks.restore import RestoreListener
 from headrace.streams.tasks.tasks import ClusterFacts, begins_earliest
 from headrace.streams.worker.connections import LIVE, Connections, LocalState, Stopping
-from headrace.streams.worker.protocols import Application, KeepsPartitions, Seams, WorkerListener
+from headrace.streams.worker.protocols import (
+    Application,
+    KeepsPartitions,
+    WorkerDependencies,
+    WorkerListener,
+)
 from headrace.streams.worker.retention import keep_offsets_every_s
 from headrace.streams.worker.wiring import wire
 from headrace.streams.worker.worker import Worker
@@ -46,8 +51,8 @@ from headrace.streams.worker.worker import Worker
 
 def _limit_of(admin: AdminClient, topic: str) -> int | None:
     with suppress(StreamsError):
-        found = admin.describe([topic]).get(topic)
-        return None if found is None else found.max_message_bytes
+        facts = admin.describe([topic]).get(topic)
+        return None if facts is None else facts.max_message_bytes
     return None
 
 
@@ -79,15 +84,15 @@ def describe_dead_letters(admin: AdminClient, config: StreamsConfig) -> Mapping[
     topic = config.handlers.dead_letter_topic
     if topic is None:
         return {}
-    found = describe_twice(admin, [topic], {topic}, written={topic})
-    if topic not in found:
+    topics = describe_twice(admin, [topic], {topic}, written={topic})
+    if topic not in topics:
         named = did_you_mean(topic, sorted(admin.names()))
         raise MissingTopicError(
             f"the dead-letter topic {named} does not exist; create it, or correct "
             "errors.dead.letter.queue.topic.name",
             topics=[topic],
         )
-    return found
+    return topics
 
 
 BeforeStart = Callable[
@@ -153,10 +158,10 @@ class WorkerFactory:
                 topics=topics,
                 global_plans=self.global_plans,
                 deployed=self.deployed,
-                told=reported,
+                reported_inputs=reported,
                 keep_offsets_s=keep_offsets_every_s(admin, self.log),
             )
-            worker = wire(application, self._seams(application, local, admin))
+            worker = wire(application, self._dependencies(application, local, admin))
             return LiveWorker(
                 worker, local, application.keep_offsets_s, query_queue=self.connections.query_queue
             )
@@ -170,10 +175,10 @@ class WorkerFactory:
         """Check and create the topics; return them, and the inputs reported by `before_start`."""
         reported: set[TopicPartition] = set()
 
-        def before_create(plan: TopicPlan, found: Mapping[str, TopicFacts]) -> None:
+        def before_create(plan: TopicPlan, existing: Mapping[str, TopicFacts]) -> None:
             if self.versions is not None:
-                self.versions.settle(admin, plan, found)
-            reported.update(self.before_start(admin, plan, found))
+                self.versions.settle(admin, plan, existing)
+            reported.update(self.before_start(admin, plan, existing))
 
         topics = prepare_topics(
             admin,
@@ -187,14 +192,16 @@ class WorkerFactory:
         topics.update(describe_dead_letters(admin, self.config))
         return topics, reported
 
-    def _seams(self, application: Application, local: LocalState, admin: AdminClient) -> Seams:
+    def _dependencies(
+        self, application: Application, local: LocalState, admin: AdminClient
+    ) -> WorkerDependencies:
         config, connections, clock = self.config, self.connections, self.clock
         log = _bind(self.log, local.instance_id)
         version = "" if self.versions is None else self.versions.version
         settings = config.consumer_config(local.instance_id, version=version)
         consumer = connections.make_consumer(config, settings, clock)
         resets = (plan.offset_resets.items() for plan in application.plans)
-        return Seams(
+        return WorkerDependencies(
             admin=admin,
             consumer=consumer,
             make_reader=partial(connections.make_reader, config, clock),
@@ -258,16 +265,19 @@ class WorkerFactory:
             "make_client": connections.producer_client,
             "stopping": self.stopping,
             "group": config.application_id,
-            **connections.hearing(config),
+            **connections.contact_arguments(config),
         }
 
         def make() -> Producer:
             is_live = connections.producer_client is None
-            own = connections.sent.attach(settings) if is_live else settings
+            client_settings = connections.sent.attach(settings) if is_live else settings
             if config.exactly_once:
-                return TransactionalProducer(own, **shared)
+                return TransactionalProducer(client_settings, **shared)
             return PlainProducer(
-                own, commit_offsets=consumer.commit, end_offsets=admin.end_offsets, **shared
+                client_settings,
+                commit_offsets=consumer.commit,
+                end_offsets=admin.end_offsets,
+                **shared,
             )
 
         return make

@@ -34,8 +34,8 @@ from headrace.streams.tasks.failures import describe_failure
 #     starting worker    ignores existing requests, because earlier shutdowns are complete
 
 
-LOOK_EVERY_S = 2.0
-LAST_LOOK_S = 5.0
+CHECK_INTERVAL_S = 2.0
+JOIN_TIMEOUT_S = 5.0
 """Seconds that a stop waits for a check in progress."""
 _REASON_MAX = 500
 _TEXT = re.compile(r"headrace\.shutdown ([A-Za-z0-9+/=_-]*)\.")
@@ -52,14 +52,14 @@ def shutdown_group(application_id: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class ShutdownNote:
+class ShutdownRequest:
     """Shutdown request from a worker to all workers; the reason quotes no records.
 
     Examples:
-        >>> note = ShutdownNote("db-3", 41, "RecordError", "in-0 offset 7 cannot be read")
-        >>> ShutdownNote.decode(note.encode() + "what was in memory behind it") == note
+        >>> request = ShutdownRequest("db-3", 41, "RecordError", "in-0 offset 7 cannot be read")
+        >>> ShutdownRequest.decode(request.encode() + "what was in memory behind it") == request
         True
-        >>> ShutdownNote.decode("something else") is None
+        >>> ShutdownRequest.decode("something else") is None
         True
     """
 
@@ -69,7 +69,7 @@ class ShutdownNote:
     reason: str
 
     @classmethod
-    def of(cls, error: str, reason: str) -> ShutdownNote:
+    def of(cls, error: str, reason: str) -> ShutdownRequest:
         return cls(socket.gethostname(), os.getpid(), error, reason[:_REASON_MAX])
 
     def encode(self) -> str:
@@ -78,10 +78,10 @@ class ShutdownNote:
         return f"headrace.shutdown {text}."
 
     @classmethod
-    def decode(cls, text: str) -> ShutdownNote | None:
-        found = _TEXT.match(text)
+    def decode(cls, text: str) -> ShutdownRequest | None:
+        match = _TEXT.match(text)
         try:
-            return None if found is None else cls(**json.loads(base64.urlsafe_b64decode(found[1])))
+            return None if match is None else cls(**json.loads(base64.urlsafe_b64decode(match[1])))
         except (ValueError, TypeError):
             return None
 
@@ -96,15 +96,15 @@ class ShutdownGroup(Protocol):
         """Close the connection."""
 
 
-def write_note(
-    note: ShutdownNote,
+def write_request(
+    request: ShutdownRequest,
     tps: Iterable[TopicPartition],
     *,
     set_offsets: Callable[[Offsets], None],
     clock: Clock,
 ) -> None:
     """Send a shutdown request to all workers, at partition 0 of the application's inputs."""
-    offset = CommittedOffset(clock.now_ms(), note.encode())
+    offset = CommittedOffset(clock.now_ms(), request.encode())
     set_offsets(dict.fromkeys(tps, offset))
 
 
@@ -112,29 +112,29 @@ class ShutdownWatch:
     """Watch for shutdown requests while a worker runs, in a separate thread.
 
     Args:
-        make_notes: opens the group of the shutdown request.
+        open_group: opens the group of the shutdown request.
         tps: partition 0 of the application's inputs.
-        ended: called after a request, with the error that ends the application.
+        on_request: called after a request, with the error that ends the application.
         wait: sleeps for a number of seconds, and returns whether the watch has ended; for tests.
     """
 
     def __init__(
         self,
         application_id: str,
-        make_notes: Callable[[], ShutdownGroup],
+        open_group: Callable[[], ShutdownGroup],
         tps: Iterable[TopicPartition],
         *,
-        ended: Callable[[ShutDownError], None],
+        on_request: Callable[[ShutDownError], None],
         log: Log,
         wait: Callable[[float], bool] | None = None,
     ) -> None:
         self._application_id = application_id
-        self._make_notes = make_notes
-        self._places = sorted(tps)
-        self._ended = ended
+        self._open_group = open_group
+        self._tps = sorted(tps)
+        self._on_request = on_request
         self._log = log
-        self._over = threading.Event()
-        self._wait = wait or self._over.wait
+        self._has_ended = threading.Event()
+        self._wait = wait or self._has_ended.wait
         self._thread = threading.Thread(target=self.watch, name="headrace-shutdown", daemon=True)
 
     def __enter__(self) -> Self:
@@ -147,48 +147,48 @@ class ShutdownWatch:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._over.set()
-        self._thread.join(LAST_LOOK_S)
+        self._has_ended.set()
+        self._thread.join(JOIN_TIMEOUT_S)
 
     def watch(self) -> None:
         try:
-            notes = self._make_notes()
+            group = self._open_group()
         except FatalClientError:  # the worker's own clients cannot be made either
             return
         try:
-            self._look_on(notes)
+            self._poll_requests(group)
         except AccessError as error:
             advice = "grant it, or stop all processes manually after a shutdown request"
             self._log.warning("shutdown_not_looked_for", reason=str(error), advice=advice)
         finally:
-            notes.close()
+            group.close()
 
-    def _look_on(self, notes: ShutdownGroup) -> None:
+    def _poll_requests(self, group: ShutdownGroup) -> None:
         last: int | None = None
         while True:
-            found = self._latest(notes)
-            if found is not None:
-                number, note = found
-                if last is not None and number > last and note is not None:
-                    self._ended(ShutDownError(self._application_id, **asdict(note)))
+            latest = self._latest_request(group)
+            if latest is not None:
+                offset, request = latest
+                if last is not None and offset > last and request is not None:
+                    self._on_request(ShutDownError(self._application_id, **asdict(request)))
                     return
-                last = number
-            if self._wait(LOOK_EVERY_S):
+                last = offset
+            if self._wait(CHECK_INTERVAL_S):
                 return
 
-    def _latest(self, notes: ShutdownGroup) -> tuple[int, ShutdownNote | None] | None:
+    def _latest_request(self, group: ShutdownGroup) -> tuple[int, ShutdownRequest | None] | None:
         """Return the latest shutdown request, or None if the coordinator did not answer."""
         try:
-            found = notes.committed(self._places).values()
+            offsets = group.committed(self._tps).values()
         except FatalClientError:
             return None
-        latest = max(found, key=lambda offset: offset.offset, default=None)
+        latest = max(offsets, key=lambda offset: offset.offset, default=None)
         if latest is None:
             return -1, None
-        return latest.offset, ShutdownNote.decode(latest.metadata)
+        return latest.offset, ShutdownRequest.decode(latest.metadata)
 
 
-TELL_WITHIN_S = 10.0
+SEND_TIMEOUT_S = 10.0
 
 
 class Shutdown:
@@ -203,46 +203,46 @@ class Shutdown:
     ) -> None:
         self._config = config
         self._group = shutdown_group(config.application_id)
-        self._places = {TopicPartition(name, 0) for plan in plans for name in plan.topics.sources}
+        self._tps = {TopicPartition(name, 0) for plan in plans for name in plan.topics.sources}
         self._clock = clock
         self._log = log
-        self._heard: ShutDownError | None = None
-        self._tells = False
+        self._received: ShutDownError | None = None
+        self._is_sending = False
 
     def watched(self, contact: BrokerContact, stop: Callable[[], None]) -> ShutdownWatch:
         """Return the watch context in which a worker runs; another thread calls `stop`."""
 
-        def ended(error: ShutDownError) -> None:
-            if self._tells:  # it is closing, and this may be its own request
+        def on_request(error: ShutDownError) -> None:
+            if self._is_sending:  # it is closing, and this may be its own request
                 return
-            self._heard = error
+            self._received = error
             self._log.warning("shutdown_heard", host=error.host, process=error.process)
             stop()
 
         return ShutdownWatch(
             self._config.application_id,
             lambda: OpenGroup(self._config.admin_config(), self._group, contact=contact),
-            self._places,
-            ended=ended,
+            self._tps,
+            on_request=on_request,
             log=self._log,
         )
 
     def check(self) -> None:
         """Raise a received shutdown request, after the worker has ended."""
-        if self._heard is not None:
-            raise self._heard
+        if self._received is not None:
+            raise self._received
 
     def tell(self, error: Exception) -> bool:
         """Send a shutdown request to all running workers; return whether it was written."""
-        self._tells = True
+        self._is_sending = True
         failure = describe_failure(error, full=False)
         cluster = MemberlessGroup(
-            self._config.admin_config(), timeout_s=TELL_WITHIN_S, stopping=lambda: False
+            self._config.admin_config(), timeout_s=SEND_TIMEOUT_S, stopping=lambda: False
         )
         try:
-            write_note(
-                ShutdownNote.of(failure.error, failure.reason),
-                self._places,
+            write_request(
+                ShutdownRequest.of(failure.error, failure.reason),
+                self._tps,
                 set_offsets=lambda offsets: cluster.set_offsets(self._group, offsets),
                 clock=self._clock,
             )

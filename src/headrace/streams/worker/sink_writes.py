@@ -67,7 +67,7 @@ LINGER_S = 1.0
 """Maximum delay of rows under at-least-once, where commits are rare."""
 
 
-HELD_BYTES_MAX = 256 << 20
+BATCHED_BYTES_MAX = 256 << 20
 """Maximum memory of the batched rows of all tasks, unless a single sink allows more."""
 
 
@@ -100,17 +100,17 @@ class SinkWrites:
 
     Args:
         running: returns the tasks that process records.
-        begin_again: re-creates a task at the sink's position.
-        commit_letters: commits dead letters.
+        restart_task: re-creates a task at the sink's position.
+        commit_dead_letters: commits dead letters.
         target_s: target duration of a write of all rows of a sink.
         linger_s: maximum delay of rows if commits are rare; None to wait for the commit.
     """
 
     connections: SinkConnections
-    letters: DeadLetterProducer
+    dead_letters: DeadLetterProducer
     running: Callable[[], Sequence[Task]]
-    begin_again: Callable[[Task], None]
-    commit_letters: Callable[[], None]
+    restart_task: Callable[[Task], None]
+    commit_dead_letters: Callable[[], None]
     linger_s: float | None
     target_s: float
     clock: Clock
@@ -133,8 +133,10 @@ class SinkWrites:
 
     def _rows_max(self, outbox: Outbox) -> int:
         """Return the batch size per task, so that all tasks of a sink finish within the target."""
-        found = (task.facts.outbox for task in self.running())
-        tasks = len([other for other in found if other is not None and other.node == outbox.node])
+        outboxes = (task.facts.outbox for task in self.running())
+        tasks = len(
+            [other for other in outboxes if other is not None and other.node == outbox.node]
+        )
         return max(1, self._batch_of(outbox).size // max(1, tasks))
 
     def _batch_of(self, outbox: Outbox) -> AdaptiveBatchSize:
@@ -185,13 +187,13 @@ class SinkWrites:
     def _keep_within_bounds(self, tasks: Sequence[Task]) -> None:
         held = [task for task in tasks if task.facts.outbox.batching is not None]
         most = max((task.facts.outbox.batching.max_bytes for task in held), default=0)
-        while sum(task.facts.outbox.bytes for task in held) > max(HELD_BYTES_MAX, most):
+        while sum(task.facts.outbox.bytes for task in held) > max(BATCHED_BYTES_MAX, most):
             fullest = max(held, key=lambda task: task.facts.outbox.bytes)
             held.remove(fullest)
             self._write(fullest, fullest.facts.outbox)
 
-    def letters_committed(self) -> None:
-        self.letters.are_open = False
+    def dead_letters_committed(self) -> None:
+        self.dead_letters.are_open = False
 
     def write(self, ending: Container[TaskId] = ()) -> None:
         """Write all rows except batched rows, and batched rows of `ending` tasks.
@@ -208,7 +210,7 @@ class SinkWrites:
         if not task.moved or next_offset == outbox.position:
             return
         try:
-            self._send_letters()
+            self._commit_dead_letters()
             self._write_all(_Rows(task, outbox, *outbox.take(), next_offset))
         except SinkFencedError as error:
             self.log.warning(
@@ -218,16 +220,16 @@ class SinkWrites:
                 reason=str(error),
                 next="no row is lost or duplicated. The task restarts at the position of the sink",
             )
-            self.begin_again(task)
+            self.restart_task(task)
         except SinkUnavailableError as error:
             if not error.timed_out or self._batch_of(outbox).size == 1:
                 self.connections.unavailable(outbox.node, error)
-            self.begin_again(task)
+            self.restart_task(task)
 
     def _write_all(self, left: _Rows) -> None:
         batch = self._batch_of(left.outbox)
         while True:
-            count = _end_of(left.rows, self._rows_max(left.outbox))
+            count = _end_of_record(left.rows, self._rows_max(left.outbox))
             now, left = left.split(count)
             begun_s = self.clock.monotonic_s()
             try:
@@ -256,12 +258,12 @@ class SinkWrites:
             if not rows:
                 raise  # the sink refuses the position itself, not a row
             if rows[0].offset != rows[-1].offset:
-                for half in now.split(_cut(rows, error)):
+                for half in now.split(_bisection_index(rows, error)):
                     self._write_rows(half)
                 return
             self.connections.row_refused(now.outbox.node, error)
             self._skip(now, error, rows)
-            self._send_letters()
+            self._commit_dead_letters()
             self._write_batch(replace(now, rows=(), kept=()))
 
     def _skip_refused(self, now: _Rows, errors: Sequence[SinkRefusedError]) -> _Rows:
@@ -270,13 +272,13 @@ class SinkWrites:
         for offset in dict.fromkeys(row.offset for row in now.rows):
             if offset in refused:
                 self._skip(now, refused[offset], [r for r in now.rows if r.offset == offset])
-        self._send_letters()
-        left = [at for at, row in enumerate(now.rows) if row.offset not in refused]
-        return replace(now, rows=[now.rows[at] for at in left], kept=[now.kept[at] for at in left])
+        self._commit_dead_letters()
+        left = [i for i, row in enumerate(now.rows) if row.offset not in refused]
+        return replace(now, rows=[now.rows[i] for i in left], kept=[now.kept[i] for i in left])
 
     def _skip(self, now: _Rows, error: SinkRefusedError, rows: Sequence[SinkRow]) -> None:
         """Call the handler for the record of refused rows, and log its other rows."""
-        first = next(at for at, row in enumerate(now.rows) if row.offset == rows[0].offset)
+        first = next(i for i, row in enumerate(now.rows) if row.offset == rows[0].offset)
         message = now.kept[first][3]
         now.task.facts.refused(now.outbox.node, error.with_traceback(None), message, rows[0])
         if len(rows) > 1:  # writes that test the other rows would move the position
@@ -305,13 +307,13 @@ class SinkWrites:
         outbox.wrote(now.next_offset)
         self.probe("sink_written")
 
-    def _send_letters(self) -> None:
+    def _commit_dead_letters(self) -> None:
         """Commit dead letters before the sink's position passes their records."""
-        if self.letters.are_open:
-            self.commit_letters()
+        if self.dead_letters.are_open:
+            self.commit_dead_letters()
 
 
-def _end_of(rows: Sequence[SinkRow], count: int) -> int:
+def _end_of_record(rows: Sequence[SinkRow], count: int) -> int:
     """Return the index after a number of rows, without splitting the rows of a record."""
     end = min(count, len(rows))
     while end < len(rows) and rows[end].offset == rows[end - 1].offset:
@@ -319,10 +321,10 @@ def _end_of(rows: Sequence[SinkRow], count: int) -> int:
     return end
 
 
-def _cut(rows: Sequence[SinkRow], error: SinkRefusedError) -> int:
+def _bisection_index(rows: Sequence[SinkRow], error: SinkRefusedError) -> int:
     """Return the index for bisection: before the refused record, else near the middle."""
-    found = (i for i, row in enumerate(rows) if row.offset == error.offset)
-    cut = next(found, len(rows) // 2)
+    refused = (i for i, row in enumerate(rows) if row.offset == error.offset)
+    cut = next(refused, len(rows) // 2)
     while cut and rows[cut - 1].offset == rows[cut].offset:
         cut -= 1
     if cut:

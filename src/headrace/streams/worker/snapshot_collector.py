@@ -25,7 +25,7 @@ from headrace.streams.metrics.snapshots import (
     InputSnapshot,
     LatencySnapshot,
     NodeSnapshot,
-    OwnNumber,
+    ProcessorCounter,
     SkewSnapshot,
     StoreSnapshot,
     TaskSnapshot,
@@ -73,14 +73,14 @@ class Backlog:
 
 def backlog_after(backlog: Backlog | None, now: WorkerSnapshot, log: Log) -> Backlog | None:
     """Return the backlog after a snapshot; log a summary when it has been processed."""
-    lags = [one.lag for task in now.tasks for one in task.inputs]
+    lags = [input_.lag for task in now.tasks for input_ in task.inputs]
     lag = sum(known for known in lags if known is not None)
     if backlog is None or not lags:
         return Backlog(now, None) if lag >= BACKLOG_RECORDS else None
     skews = [task.skew for task in now.tasks if task.skew is not None]
     if backlog.skew is not None:
         skews.append(backlog.skew)
-    skew = max(skews, key=lambda one: one.span_ms, default=None)
+    skew = max(skews, key=lambda skew: skew.span_ms, default=None)
     if lag > BACKLOG_RECORDS // 10 or None in lags or not now.is_running:
         return Backlog(backlog.first, skew)
     first = backlog.first
@@ -111,8 +111,8 @@ def _late(snapshot: WorkerSnapshot) -> int:
 
 def _event_time(snapshot: WorkerSnapshot) -> str | None:
     """Return the smallest event time of the source partitions; None before they were read."""
-    inputs = [one for task in snapshot.tasks for one in task.inputs if not one.internal]
-    times = [one.event_time_ms for one in inputs if one.event_time_ms >= 0]
+    inputs = [input_ for task in snapshot.tasks for input_ in task.inputs if not input_.internal]
+    times = [input_.event_time_ms for input_ in inputs if input_.event_time_ms >= 0]
     return moment(min(times)) if times else None
 
 
@@ -133,11 +133,11 @@ class SnapshotCollector:
     """Collector of a worker's snapshots, run in its thread between two iterations.
 
     Args:
-        own_numbers: the counters of processors, by node and name.
+        processor_counters: the counters of processors, by node and name.
     """
 
     parts: WorkerParts
-    own_numbers: dict[tuple[str, str], float]
+    processor_counters: dict[tuple[str, str], float]
     is_paused: Callable[[], bool]
     measures: Measures = field(init=False)
     clock: Clock = field(init=False)
@@ -152,8 +152,8 @@ class SnapshotCollector:
     _backlog: Backlog | None = None
 
     def __post_init__(self) -> None:
-        self.measures = self.parts.seams.measures
-        self.clock = self.parts.seams.clock
+        self.measures = self.parts.dependencies.measures
+        self.clock = self.parts.dependencies.clock
 
     @property
     def aborted(self) -> int:
@@ -165,11 +165,11 @@ class SnapshotCollector:
             return
         if self.measures.are_served:
             self.parts.transactions.producer.apply_backpressure(0.0)
-        self.gather()
+        self.collect()
         took_s = self.clock.monotonic_s() - begun_s
         self._next_s = begun_s + min(EVERY_MOST_S, max(EVERY_S, took_s / COST_MAX))
 
-    def gather(self) -> None:
+    def collect(self) -> None:
         """Create a snapshot now; call it in the worker's thread."""
         now_s, now_ms = self.clock.monotonic_s(), self.clock.now_ms()
         self._measure(now_s)
@@ -178,7 +178,7 @@ class SnapshotCollector:
         counters, before = self.parts.counters, self.latest
         restored = self.parts.restorer.restored
         snapshot = self.latest = WorkerSnapshot(
-            id=self.parts.seams.worker_id,
+            id=self.parts.dependencies.worker_id,
             at_s=now_s,
             at_ms=now_ms,
             is_running=bool(tasks) and all(task.state == "running" for task in tasks),
@@ -205,11 +205,11 @@ class SnapshotCollector:
             tasks=tasks,
             sent=dict(self.measures.sent()),
             numbers=tuple(
-                OwnNumber(node=node, name=name, value=value)
-                for (node, name), value in sorted(self.own_numbers.items())
+                ProcessorCounter(node=node, name=name, value=value)
+                for (node, name), value in sorted(self.processor_counters.items())
             ),
         )
-        self._backlog = backlog_after(self._backlog, snapshot, self.parts.seams.log)
+        self._backlog = backlog_after(self._backlog, snapshot, self.parts.dependencies.log)
 
     # -- tasks ---------------------------------------------------------------------------------
 
@@ -228,10 +228,10 @@ class SnapshotCollector:
         }
         running = [task for state, task in states.values() if state == "running" and task]
         tps = [tp for task in running for tp in task.inputs]
-        positions = self.parts.seams.consumer.positions(tps) if tps else {}
+        positions = self.parts.dependencies.consumer.positions(tps) if tps else {}
         remaining = self.parts.restorer.remaining()
         for task_id, (state, task) in states.items():
-            own = self.parts.counters.tasks.get(task_id, NO_COUNTERS)
+            task_counters = self.parts.counters.tasks.get(task_id, NO_COUNTERS)
             yield TaskSnapshot(
                 id=str(task_id),
                 sub_topology=task_id.sub_topology,
@@ -239,8 +239,8 @@ class SnapshotCollector:
                 state=state,
                 state_s=now_s - self._states[task_id][1],
                 unready_s=now_s - self._ran_s[task_id],
-                processed=own.processed,
-                committed=own.committed,
+                processed=task_counters.processed,
+                committed=task_counters.committed,
                 inputs=(inputs := () if state != "running" or task is None else tuple(
                     self._input(task, tp, positions.get(tp, 0), now_ms)
                     for tp in task.inputs
@@ -266,7 +266,7 @@ class SnapshotCollector:
                 self._sizes[store] = known or _Size(0, False, 0, -STORES_EVERY_S)
                 if known is None or now_s >= known.at_s + STORES_EVERY_S:
                     due.append((self._sizes[store].at_s, task, buffer.name))
-        for number, (_, task, name) in enumerate(sorted(due, key=lambda one: one[0])):
+        for number, (_, task, name) in enumerate(sorted(due, key=lambda entry: entry[0])):
             known = self._sizes[task.id, name]
             size = self._sized(
                 task, name, known, now_s, is_first=not number, is_late=lambda: clock() > until_s
@@ -301,7 +301,7 @@ class SnapshotCollector:
         processed = task.next_offset[tp]
         # Without queued records, the position is past control records and aborted records.
         reached = processed if queued else max(position, processed)
-        ahead = self.parts.seams.consumer.lag(tp, reached)
+        ahead = self.parts.dependencies.consumer.lag(tp, reached)
         time_ms = task.partition_time[tp]
         is_behind = bool(ahead) or queued > 0
         return InputSnapshot(
@@ -318,16 +318,16 @@ class SnapshotCollector:
 
     def _skew(self, task: Task, inputs: Sequence[InputSnapshot]) -> SkewSnapshot | None:
         """Return the largest skew that concerns a task: of its inputs, or of upstream inputs."""
-        found = [self.parts.tasks.skews.get(tp.topic) for tp in task.watermarks]
+        upstream_skews = [self.parts.tasks.skews.get(tp.topic) for tp in task.watermarks]
         # Inputs that are read to their end, such as tables, do not have records that come late.
-        latest = max((one.event_time_ms for one in inputs), default=-1)
+        latest = max((input_.event_time_ms for input_ in inputs), default=-1)
         times = {
-            f"{one.topic}-{one.partition}": one.event_time_ms
-            for one in inputs
-            if one.lag or one.queued or one.event_time_ms == latest
+            f"{input_.topic}-{input_.partition}": input_.event_time_ms
+            for input_ in inputs
+            if input_.lag or input_.queued or input_.event_time_ms == latest
         }
-        known = [one for one in (*found, skew_of(times)) if one is not None]
-        return max(known, key=lambda one: one.extent, default=None)
+        known = [skew for skew in (*upstream_skews, skew_of(times)) if skew is not None]
+        return max(known, key=lambda skew: skew.extent, default=None)
 
     def _store(self, task: Task, buffer: Buffer, remaining: int) -> StoreSnapshot:
         size = self._sizes[task.id, buffer.name]
@@ -350,7 +350,7 @@ class SnapshotCollector:
         dropped: dict[tuple[int, str], dict[str, int]] = {}
         for (node, reason), count in self.parts.tasks.dropped.items():
             dropped.setdefault((self.parts.tasks.sub_topology_of(node), node), {})[reason] = count
-        found = dropped.keys() | {(key.sub_topology, key.node) for key in times}
+        nodes = dropped.keys() | {(key.sub_topology, key.node) for key in times}
         return tuple(
             NodeSnapshot(
                 sub_topology=sub,
@@ -359,7 +359,7 @@ class SnapshotCollector:
                 own_s=times.get(NodeKey(sub, node, False), 0.0),
                 user_s=times.get(NodeKey(sub, node, True), 0.0),
             )
-            for sub, node in sorted(found)
+            for sub, node in sorted(nodes)
         )
 
 

@@ -21,7 +21,7 @@ from headrace.streams.kafka.protocols import Clock, Log, TopicFacts
 from headrace.streams.plan.identity import TopicReplacedError
 from headrace.streams.plan.plan import SubPlan
 
-_FINAL = (
+_FATAL = (
     AccessError,
     MissingTopicError,
     TopicReplacedError,
@@ -40,22 +40,22 @@ class TopicWatch:
             (`headrace.streams.plan.topics.recheck_topics`).
         topics: the known topics, updated here.
         partitions: the partition counts that the tasks use, updated here.
-        grown: called after a topic has got more partitions, to inform the group; returns whether it
-            has succeeded, and is called again if not.
+        on_grown: called after a topic has got more partitions, to inform the group; returns whether
+            it has succeeded, and is called again if not.
     """
 
     check: Callable[[Mapping[str, TopicFacts]], Mapping[str, TopicFacts]]
     plans: Sequence[SubPlan]
     topics: MutableMapping[str, TopicFacts]
     partitions: MutableMapping[str, int]
-    grown: Callable[[], bool]
+    on_grown: Callable[[], bool]
     interval_s: float
     background: Background
     clock: Clock
     log: Log
-    _is_news: bool = field(default=False, init=False)
+    _must_notify: bool = field(default=False, init=False)
     _next_s: float = field(init=False)
-    _found: Mapping[str, TopicFacts] | None = field(default=None, init=False)
+    _result: Mapping[str, TopicFacts] | None = field(default=None, init=False)
     _failure: StreamsError | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
@@ -66,29 +66,29 @@ class TopicWatch:
         """The names of output topics outside of the application that are constant."""
         return sorted({name for plan in self.plans for name in plan.sinks})
 
-    def look_soon(self) -> None:
+    def check_soon(self) -> None:
         """Check in the next turn, because the topics may have caused a change or an error."""
         self._next_s = self.clock.monotonic_s()
 
-    def look_within(self, seconds: float) -> None:
+    def check_within(self, seconds: float) -> None:
         self._next_s = min(self._next_s, self.clock.monotonic_s() + seconds)
 
     def turn(self) -> None:
         """Start a check if it is due, and apply the last result; raise its error if it is final."""
         if self._failure is not None:
             raise self._failure
-        if self._found is not None:
-            found, self._found = self._found, None
-            self._use(found)
-        if self._is_news and self.grown():
-            self._is_news = False
-        if self.clock.monotonic_s() >= self._next_s and self.background(self._look):
+        if self._result is not None:
+            topics, self._result = self._result, None
+            self._apply(topics)
+        if self._must_notify and self.on_grown():
+            self._must_notify = False
+        if self.clock.monotonic_s() >= self._next_s and self.background(self._run_check):
             self._next_s = self.clock.monotonic_s() + self.interval_s
 
-    def _look(self) -> None:
+    def _run_check(self) -> None:
         try:
-            self._found = self.check(dict(self.topics))
-        except _FINAL as error:
+            self._result = self.check(dict(self.topics))
+        except _FATAL as error:
             self._failure = error
         except StreamsError as error:
             # The check is inconclusive; the next check may succeed.
@@ -98,8 +98,8 @@ class TopicWatch:
                 advice="nothing is lost. They are checked again",
             )
 
-    def _use(self, found: Mapping[str, TopicFacts]) -> None:
-        counts = {name: facts.partitions for name, facts in found.items()}
+    def _apply(self, topics: Mapping[str, TopicFacts]) -> None:
+        counts = {name: facts.partitions for name, facts in topics.items()}
         for plan in self.plans:
             before, now = plan.lead(self.partitions), plan.lead({**self.partitions, **counts})
             if before != now:
@@ -110,6 +110,6 @@ class TopicWatch:
         for name, count in counts.items():
             if count != self.partitions.get(name, count):
                 self.log.info("topic_grown", topic=name, partitions=count)
-                self._is_news = True
-        self.topics.update(found)
+                self._must_notify = True
+        self.topics.update(topics)
         self.partitions.update(counts)

@@ -53,39 +53,39 @@ def checked(handler: UncaughtErrorHandler | None) -> UncaughtErrorHandler | None
     return handler
 
 
-class Uncaught:
+class UncaughtErrors:
     """Calls of the uncaught-error handler, and the pauses before a worker is replaced.
 
     Args:
         handler: the user's handler; None to shut down the client.
-        tell: sends a shutdown request for an error; returns whether it was written.
-        says_all: whether to log texts that may quote a record.
+        request_shutdown: sends a shutdown request for an error; returns whether it was written.
+        quotes_records: whether to log texts that may quote a record.
         limits: limits for the number of replacements, and for their pauses.
     """
 
     def __init__(
         self,
         handler: UncaughtErrorHandler | None,
-        tell: Callable[[Exception], bool],
+        request_shutdown: Callable[[Exception], bool],
         *,
-        says_all: bool,
+        quotes_records: bool,
         clock: Clock,
         log: Log,
         limits: RestartLimits | None = None,
     ) -> None:
         self._handler = handler
-        self._tell = tell
-        self._says_all = says_all
+        self._request_shutdown = request_shutdown
+        self._quotes_records = quotes_records
         self._clock = clock
         self._log = log
         self._restarts = Restarts(limits or RestartLimits(), Random())  # noqa: S311 - jitter
         self.answer: UncaughtErrorResponse | None = None
         """The last response of the handler."""
-        self._about: Exception | None = None
+        self._handled_error: Exception | None = None
         """The error for which the handler was called last."""
-        self._mistake: ConfigError | None = None
+        self._invalid_response: ConfigError | None = None
         """Error about an invalid response."""
-        self._is_told = False
+        self._has_requested_shutdown = False
 
     def keeps_partitions(self, error: BaseException | None) -> bool:
         """Call the handler; return whether a worker that ends must keep its partitions.
@@ -96,20 +96,20 @@ class Uncaught:
         if isinstance(error, StopRequestedError) or not isinstance(error, Exception):
             return False
         try:
-            self._ask(error)
+            self._handle(error)
         except Exception as failure:  # the worker must close regardless
             self._log.error("shutdown_not_told", reason=type(failure).__name__)
             return False
-        return self._is_told and error is self._about
+        return self._has_requested_shutdown and error is self._handled_error
 
     def pause_s(self, error: Exception, *, started_s: float) -> float:
         """Call the handler; return the pause before a replacement, or raise the error."""
         if self._handler is None or isinstance(error, ShutDownError):
             raise error
-        self._ask(error)
-        self._about = None
-        if self._mistake is not None:
-            raise self._mistake
+        self._handle(error)
+        self._handled_error = None
+        if self._invalid_response is not None:
+            raise self._invalid_response
         if self.answer is not UncaughtErrorResponse.REPLACE_WORKER:
             raise error
         now_s = self._clock.monotonic_s()
@@ -117,48 +117,58 @@ class Uncaught:
         if pause_s is None:
             self._log.error("worker_given_up", reason="it was replaced too often")
             raise error
-        self._say(error)
+        self._log_failure(error)
         self._log.warning("worker_replaced", after=type(error).__name__, in_s=round(pause_s, 3))
         return pause_s
 
-    def _ask(self, error: Exception) -> None:
+    def _handle(self, error: Exception) -> None:
         """Call the handler for an error, at most once per error."""
-        if self._handler is None or isinstance(error, ShutDownError) or error is self._about:
+        if (
+            self._handler is None
+            or isinstance(error, ShutDownError)
+            or error is self._handled_error
+        ):
             return
-        self._about, self._mistake, self._is_told = error, None, False
+        self._handled_error, self._invalid_response, self._has_requested_shutdown = (
+            error,
+            None,
+            False,
+        )
         try:
-            self.answer = self._asked(self._handler, error)
+            self.answer = self._call_handler(self._handler, error)
         except ConfigError as mistake:
-            self._mistake = mistake
+            self._invalid_response = mistake
         else:
             is_for_all = self.answer is UncaughtErrorResponse.SHUTDOWN_APPLICATION
-            self._is_told = is_for_all and self._tell(error)
+            self._has_requested_shutdown = is_for_all and self._request_shutdown(error)
 
-    def _asked(self, handler: UncaughtErrorHandler, error: Exception) -> UncaughtErrorResponse:
+    def _call_handler(
+        self, handler: UncaughtErrorHandler, error: Exception
+    ) -> UncaughtErrorResponse:
         try:
             answer: object = handler(error)
         except Exception as raised:
-            self._say(error)
+            self._log_failure(error)
             what = f"raised {type(raised).__name__}"
-            raise ConfigError(f"{_where(handler)} {what}; {_MUST}") from raised
+            raise ConfigError(f"{_handler_name(handler)} {what}; {_VALID_RESPONSES}") from raised
         if isinstance(answer, UncaughtErrorResponse):
             return answer
-        self._say(error)
+        self._log_failure(error)
         is_short = isinstance(answer, str | int | bool | None)
         what = repr(answer)[:80] if is_short else f"a {type(answer).__name__}"
-        raise ConfigError(f"{_where(handler)} answered {what}; {_MUST}")
+        raise ConfigError(f"{_handler_name(handler)} answered {what}; {_VALID_RESPONSES}")
 
-    def _say(self, error: Exception) -> None:
-        log_failure(self._log, describe_failure(error, full=self._says_all))
+    def _log_failure(self, error: Exception) -> None:
+        log_failure(self._log, describe_failure(error, full=self._quotes_records))
 
 
-_MUST = (
+_VALID_RESPONSES = (
     "it must answer UncaughtErrorResponse.REPLACE_WORKER, SHUTDOWN_CLIENT or "
     "SHUTDOWN_APPLICATION; the error that it was asked about is in the log above"
 )
 
 
-def _where(handler: UncaughtErrorHandler) -> str:
-    place = place_of(handler)
-    known = None if place is None else place.whole or place.name
+def _handler_name(handler: UncaughtErrorHandler) -> str:
+    location = place_of(handler)
+    known = None if location is None else location.whole or location.name
     return NAME if known is None else f"{NAME} at {known}"

@@ -12,7 +12,7 @@ from headrace.streams.config.config import table
 from headrace.streams.kafka.clocks import Background, MonotonicWallClock
 from headrace.streams.kafka.offset_texts import TimeLimits
 from headrace.streams.kafka.protocols import AdminClient, Clock, Log, TopicFacts, TopicPartition
-from headrace.streams.metrics.counters import Counters, OwnNumbers
+from headrace.streams.metrics.counters import Counters, ProcessorCounters
 from headrace.streams.metrics.hot_keys import HotKeys
 from headrace.streams.plan.flow import Upstream, flow_of, upstream_of
 from headrace.streams.plan.plan import TaskId
@@ -32,13 +32,13 @@ from headrace.streams.tasks.tasks import Tasks
 from headrace.streams.tasks.upstream_times import UpstreamTimes
 from headrace.streams.tasks.window_idle import IdleWindows
 from headrace.streams.worker.commit_timing import CommitTiming
-from headrace.streams.worker.commits import Commits
+from headrace.streams.worker.committer import Committer
 from headrace.streams.worker.membership import Membership
 from headrace.streams.worker.parts import WorkerParts
 from headrace.streams.worker.processing import Processing
 from headrace.streams.worker.progress_guard import ProgressGuard
-from headrace.streams.worker.protocols import Application, Seams
-from headrace.streams.worker.reactions import AssignmentNotifier, Reactions
+from headrace.streams.worker.protocols import Application, WorkerDependencies
+from headrace.streams.worker.recovery import AssignmentNotifier, Recovery
 from headrace.streams.worker.retention import RetentionGuard, window_topics
 from headrace.streams.worker.sink_writes import LINGER_S, DeadLetterProducer, SinkWrites
 from headrace.streams.worker.snapshot_collector import SnapshotCollector
@@ -49,7 +49,7 @@ from headrace.topology.context.task_facts import EmissionBudget, TaskFacts
 
 
 @dataclass(slots=True, kw_only=True)
-class Purger:
+class RepartitionPurger:
     """Periodic deletion of processed records of repartition topics."""
 
     admin: AdminClient
@@ -59,7 +59,7 @@ class Purger:
     clock: Clock
     log: Log
     _last_s: float = field(init=False)
-    _done: dict[TopicPartition, int] = field(default_factory=dict, init=False)
+    _processed_offsets: dict[TopicPartition, int] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         self._last_s = self.clock.monotonic_s()
@@ -71,14 +71,14 @@ class Purger:
         for task in tasks:
             for tp, committed in task.start.items():
                 if tp.topic in self.topics:
-                    self._done[tp] = committed.offset
+                    self._processed_offsets[tp] = committed.offset
         now_s = self.clock.monotonic_s()
-        if now_s - self._last_s < self.interval_s or not self._done:
+        if now_s - self._last_s < self.interval_s or not self._processed_offsets:
             return
-        done = dict(self._done)
+        done = dict(self._processed_offsets)
         if self.background(lambda: self._purge(done)):
             self._last_s = now_s
-            self._done.clear()
+            self._processed_offsets.clear()
 
     def _purge(self, done: Mapping[TopicPartition, int]) -> None:
         try:
@@ -94,23 +94,23 @@ def _recheck(
     global_topics: Sequence[str],
     before: Mapping[str, TopicFacts],
 ) -> Mapping[str, TopicFacts]:
-    own = {name: facts for name, facts in before.items() if name not in global_topics}
-    found = recheck_topics(admin, sub_topologies, own)
-    return {**found, **recheck_global_topics(admin, global_topics, before)}
+    source_topics = {name: facts for name, facts in before.items() if name not in global_topics}
+    rechecked = recheck_topics(admin, sub_topologies, source_topics)
+    return {**rechecked, **recheck_global_topics(admin, global_topics, before)}
 
 
-def wire(application: Application, seams: Seams) -> Worker:
+def wire(application: Application, dependencies: WorkerDependencies) -> Worker:
     """Create a worker of an application whose topics exist."""
-    return _Wiring(application, seams).worker()
+    return _Wiring(application, dependencies).worker()
 
 
 class _Wiring:
     """Lazily created parts of a worker, with their dependencies."""
 
-    def __init__(self, application: Application, seams: Seams) -> None:
+    def __init__(self, application: Application, dependencies: WorkerDependencies) -> None:
         self._application = application
         self._config = application.config
-        self._seams = seams
+        self._dependencies = dependencies
         self._partitions = {name: facts.partitions for name, facts in application.topics.items()}
         """Shared table: the topic watch updates it, and the other parts read it."""
         self._commit_requested = threading.Event()
@@ -119,15 +119,20 @@ class _Wiring:
         return Worker(
             self.parts,
             processing=self.processing,
-            commits=self.commits,
-            reactions=Reactions(self.parts, ownership=self.ownership, processing=self.processing),
-            ownership=self.ownership,
+            committer=self.committer,
+            recovery=Recovery(
+                self.parts, notifier=self.assignment_notifier, processing=self.processing
+            ),
+            notifier=self.assignment_notifier,
             snapshots=SnapshotCollector(
-                self.parts, self.own_numbers.values, lambda: self.pausing.is_on
+                self.parts, self.processor_counters.values, lambda: self.pausing.is_on
             ),
             pausing=self.pausing,
             queries=QueryHandler(
-                self._seams.query_queue, self.tasks, self.global_tables, restorer=self.restorer
+                self._dependencies.query_queue,
+                self.tasks,
+                self.global_tables,
+                restorer=self.restorer,
             ),
         )
 
@@ -135,7 +140,7 @@ class _Wiring:
     def parts(self) -> WorkerParts:
         return WorkerParts(
             config=self._config,
-            seams=self._seams,
+            dependencies=self._dependencies,
             tasks=self.tasks,
             transactions=self.transactions,
             membership=self.membership,
@@ -143,11 +148,11 @@ class _Wiring:
             global_tables=self.global_tables,
             fetch=self.fetch,
             backpressure=self.backpressure,
-            guard=self.guard,
-            timing=self.timing,
-            inputs=self.inputs,
+            progress_guard=self.progress_guard,
+            commit_timing=self.commit_timing,
+            input_identity=self.input_identity,
             topic_watch=self.topic_watch,
-            sinks=self.sink_writes,
+            sink_writes=self.sink_writes,
             counters=Counters(),
             hot_keys=self.hot_keys,
         )
@@ -157,71 +162,73 @@ class _Wiring:
     @cached_property
     def transactions(self) -> Transactions:
         return Transactions(
-            self._seams.make_producer,
+            self._dependencies.make_producer,
             timeout_s=self._config.transaction_timeout_ms / 1000,
-            clock=self._seams.clock,
-            probe=self._seams.probe,
-            log=self._seams.log,
-            emission=EmissionBudget(self._seams.results_per_commit, self._seams.clock.now_ms),
+            clock=self._dependencies.clock,
+            probe=self._dependencies.probe,
+            log=self._dependencies.log,
+            emission=EmissionBudget(
+                self._dependencies.results_per_commit, self._dependencies.clock.now_ms
+            ),
         )
 
     @cached_property
     def restorer(self) -> Restorer:
         return Restorer(
-            make_consumer=self._seams.make_reader,
-            clock=self._seams.clock,
-            listener=self._seams.restore_listener,
-            probe=self._seams.probe,
+            make_consumer=self._dependencies.make_reader,
+            clock=self._dependencies.clock,
+            listener=self._dependencies.restore_listener,
+            probe=self._dependencies.probe,
             batch_records=self._config.restore_batch_records,
-            log=self._seams.log,
+            log=self._dependencies.log,
         )
 
     @cached_property
     def global_tables(self) -> GlobalTables:
-        config, seams = self._config, self._seams
+        config, dependencies = self._config, self._dependencies
         return GlobalTables(
             self._application.global_plans,
-            make_consumer=seams.make_global_reader or seams.make_reader,
-            open_home=seams.open_global_home,
-            facts=seams.facts,
+            make_consumer=dependencies.make_global_reader or dependencies.make_reader,
+            open_home=dependencies.open_global_home,
+            facts=dependencies.facts,
             topics=self._application.topics,
-            errors=RowErrors(config.handlers, config.null_key_policy, seams.log),
-            listener=seams.global_listener,
-            probe=seams.probe,
-            clock=seams.clock,
+            errors=RowErrors(config.handlers, config.null_key_policy, dependencies.log),
+            listener=dependencies.global_listener,
+            probe=dependencies.probe,
+            clock=dependencies.clock,
             timeout_s=config.task_timeout_ms / 1000,
             batch_records=config.restore_batch_records,
             cache_bytes=config.statestore_read_cache_max_bytes,
-            log=seams.log,
+            log=dependencies.log,
         )
 
     @cached_property
     def tasks(self) -> Tasks:
-        config, plans, seams = self._config, self._application.plans, self._seams
+        config, plans, dependencies = self._config, self._application.plans, self._dependencies
         return Tasks(
             plans=plans,
             partitions=self._partitions,
-            consumer=seams.consumer,
+            consumer=dependencies.consumer,
             restorer=self.restorer,
-            facts=seams.facts,
-            open_home=seams.open_home,
+            facts=dependencies.facts,
+            open_home=dependencies.open_home,
             make_send=lambda: self.transactions.producer.send,
             lost_offsets=LostOffsets(
                 config.application_id,
                 read_before(self._application.deployed, plans, config.application_id),
                 exactly_once=config.exactly_once,
-                log=seams.log,
-                reported=self._application.told,
+                log=dependencies.log,
+                reported=self._application.reported_inputs,
             ),
             read_cache_bytes=config.statestore_read_cache_max_bytes,
-            clock=seams.clock,
-            background=seams.background("headrace-facts"),
-            log=seams.log,
+            clock=dependencies.clock,
+            background=dependencies.background("headrace-facts"),
+            log=dependencies.log,
             handlers=config.handlers,
             make_facts=self._make_facts,
             global_views=self.global_tables.views,
             sinks=self.sink_connections,
-            send_letter=self.letters.send,
+            send_letter=self.dead_letters.send,
             record_limit=lambda topic: self.transactions.producer.limit_of(topic),
             max_ahead_ms=TimeLimits.of(self._application.topics).max_ahead_ms,
             upstream=self.upstream,
@@ -233,17 +240,20 @@ class _Wiring:
             task_id=str(task_id),
             partition=task_id.partition,
             settings=self._settings,
-            now_ms=self._seams.clock.now_ms,
+            now_ms=self._dependencies.clock.now_ms,
             request_commit=self._commit_requested.set,
-            count=self.own_numbers.add,
-            calls=self._seams.calls,
+            count=self.processor_counters.add,
+            calls=self._dependencies.calls,
             emission=self.transactions.emission,
         )
 
     @cached_property
     def _settings(self) -> Mapping[str, object]:
         """Settings for processors, without client settings, which may be secret."""
-        return {own.name: getattr(self._config, own.name.replace(".", "_")) for own in table()}
+        return {
+            setting.name: getattr(self._config, setting.name.replace(".", "_"))
+            for setting in table()
+        }
 
     @cached_property
     def upstream(self) -> Upstream:
@@ -252,34 +262,36 @@ class _Wiring:
 
     @cached_property
     def upstream_times(self) -> UpstreamTimes:
-        seams = self._seams
+        dependencies = self._dependencies
         return UpstreamTimes(
             self.upstream,
-            seams.consumer,
+            dependencies.consumer,
             self.tasks,
             partitions=self._partitions,
-            committed=partial(seams.admin.committed_offsets, self._config.application_id),
-            end_offsets=seams.admin.end_offsets,
-            start_offsets=seams.admin.start_offsets,
+            committed=partial(dependencies.admin.committed_offsets, self._config.application_id),
+            end_offsets=dependencies.admin.end_offsets,
+            start_offsets=dependencies.admin.start_offsets,
             idle_s=self._config.max_task_idle_ms / 1000,
-            interval_s=seams.times_interval_s,
-            background=self._ask_background,
-            clock=seams.clock,
-            log=seams.log,
+            interval_s=dependencies.times_interval_s,
+            background=self._periodic_background,
+            clock=dependencies.clock,
+            log=dependencies.log,
         )
 
     @cached_property
-    def _ask_background(self) -> Background:
+    def _periodic_background(self) -> Background:
         """Runner of periodic requests; they share a thread."""
-        return self._seams.background("headrace-lag")
+        return self._dependencies.background("headrace-lag")
 
     @cached_property
     def sink_connections(self) -> SinkConnections:
-        seams, application_id = self._seams, self._config.application_id
-        return SinkConnections(seams.open_sink, application_id, clock=seams.clock, log=seams.log)
+        dependencies, application_id = self._dependencies, self._config.application_id
+        return SinkConnections(
+            dependencies.open_sink, application_id, clock=dependencies.clock, log=dependencies.log
+        )
 
     @cached_property
-    def letters(self) -> DeadLetterProducer:
+    def dead_letters(self) -> DeadLetterProducer:
         transactions = self.transactions
         return DeadLetterProducer(
             transactions.begin, lambda *record: transactions.producer.send(*record)
@@ -287,62 +299,66 @@ class _Wiring:
 
     @cached_property
     def sink_writes(self) -> SinkWrites:
-        seams = self._seams
+        dependencies = self._dependencies
         return SinkWrites(
             connections=self.sink_connections,
-            letters=self.letters,
+            dead_letters=self.dead_letters,
             running=lambda: self.tasks.running,
-            begin_again=self._begin_again,
-            commit_letters=lambda: self.commits.commit_letters(),
+            restart_task=self._restart_task,
+            commit_dead_letters=lambda: self.committer.commit_dead_letters(),
             linger_s=None if self._config.exactly_once else LINGER_S,
             target_s=self._config.transaction_timeout_ms / 1000 / 3,
-            clock=seams.clock,
-            probe=seams.probe,
-            log=seams.log,
+            clock=dependencies.clock,
+            probe=dependencies.probe,
+            log=dependencies.log,
         )
 
-    def _begin_again(self, task: Task) -> None:
+    def _restart_task(self, task: Task) -> None:
         self.tasks.begin_again(task)
         self.fetch.keep_to_running()
 
     @cached_property
     def fetch(self) -> FetchController:
-        seams = self._seams
+        dependencies = self._dependencies
         return FetchController(
-            self._config, seams.consumer, self.tasks, self.backpressure, clock=seams.clock
+            self._config,
+            dependencies.consumer,
+            self.tasks,
+            self.backpressure,
+            clock=dependencies.clock,
         )
 
     @cached_property
     def backpressure(self) -> RepartitionBackpressure:
-        seams = self._seams
+        dependencies = self._dependencies
         return RepartitionBackpressure(
             self._config,
             flow_of(self._application.plans),
-            seams.consumer,
+            dependencies.consumer,
             self.tasks,
             is_ahead=EventOrder(
                 self.upstream.bounded,
                 self._config.repartition_lag_max_records,
-                seams.consumer,
+                dependencies.consumer,
                 self.tasks,
-                look_s=min(LOOK_S, seams.times_interval_s),
-                clock=seams.clock,
+                look_s=min(LOOK_S, dependencies.times_interval_s),
+                clock=dependencies.clock,
             ).holds,
             partitions=self._partitions,
-            end_offsets=seams.admin.end_offsets,
+            end_offsets=dependencies.admin.end_offsets,
             committed=self._committed_offsets,
-            background=self._ask_background,
-            clock=seams.clock,
-            log=seams.log,
+            background=self._periodic_background,
+            clock=dependencies.clock,
+            log=dependencies.log,
         )
 
     def _committed_offsets(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        found = self._seams.admin.committed_offsets(self._config.application_id, tps)
-        return {tp: committed.offset for tp, committed in found.items()}
+        offsets = self._dependencies.admin.committed_offsets(self._config.application_id, tps)
+        return {tp: committed.offset for tp, committed in offsets.items()}
 
     @cached_property
     def pausing(self) -> Pausing:
-        return Pausing(self.parts, self.commits)
+        return Pausing(self.parts, self.committer)
 
     # -- metrics -------------------------------------------------------------------------------
 
@@ -352,22 +368,22 @@ class _Wiring:
         return HotKeys(
             self._config.hot_keys_max,
             {store.name: TIMES_BYTES[store.spec.layout] for store in stores},
-            monotonic_s=self._seams.clock.monotonic_s,
+            monotonic_s=self._dependencies.clock.monotonic_s,
         )
 
     @cached_property
-    def own_numbers(self) -> OwnNumbers:
-        return OwnNumbers(self._seams.log)
+    def processor_counters(self) -> ProcessorCounters:
+        return ProcessorCounters(self._dependencies.log)
 
     # -- processing and commits ----------------------------------------------------------------
 
     @cached_property
-    def guard(self) -> ProgressGuard:
+    def progress_guard(self) -> ProgressGuard:
         return ProgressGuard(
             self._config,
-            first_records=self._seams.first_records,
-            clock=self._seams.clock,
-            log=self._seams.log,
+            first_records=self._dependencies.first_records,
+            clock=self._dependencies.clock,
+            log=self._dependencies.log,
         )
 
     @cached_property
@@ -377,47 +393,47 @@ class _Wiring:
             upstream_times=self.upstream_times,
             idle_windows=IdleWindows(
                 self._config.window_close_idle_ms,
-                self._seams.consumer,
+                self._dependencies.consumer,
                 lambda: self.tasks.running,
                 self.upstream_times.is_behind,
-                clock=self._seams.clock,
+                clock=self._dependencies.clock,
             ),
         )
 
     @cached_property
-    def timing(self) -> CommitTiming:
+    def commit_timing(self) -> CommitTiming:
         return CommitTiming(
             self._config,
-            self._seams.consumer,
+            self._dependencies.consumer,
             self.tasks,
-            clock=self._seams.clock,
+            clock=self._dependencies.clock,
             keep_offsets_s=self._application.keep_offsets_s,
         )
 
     @cached_property
-    def commits(self) -> Commits:
-        return Commits(
+    def committer(self) -> Committer:
+        return Committer(
             self.parts,
             processing=self.processing,
             requested=self._commit_requested,
             retention=self.retention,
-            purger=Purger(
-                admin=self._seams.admin,
+            purger=RepartitionPurger(
+                admin=self._dependencies.admin,
                 topics=frozenset(
                     topic.name
                     for plan in self._application.plans
                     for topic in plan.topics.repartition_sources
                 ),
                 interval_s=self._config.repartition_purge_interval_ms / 1000,
-                background=self._seams.background("headrace-purge"),
-                clock=self._seams.clock,
-                log=self._seams.log,
+                background=self._dependencies.background("headrace-purge"),
+                clock=self._dependencies.clock,
+                log=self._dependencies.log,
             ),
             topic_ids={name: f.topic_id for name, f in self._application.topics.items()},
         )
 
     @cached_property
-    def ownership(self) -> AssignmentNotifier:
+    def assignment_notifier(self) -> AssignmentNotifier:
         return AssignmentNotifier(self.parts)
 
     # -- group and topics ----------------------------------------------------------------------
@@ -425,28 +441,28 @@ class _Wiring:
     @cached_property
     def membership(self) -> Membership:
         return Membership(
-            self._seams.consumer,
+            self._dependencies.consumer,
             session_s=self._config.session_timeout_ms / 1000,
-            assigned=partial(self._seams.admin.assigned, self._config.application_id),
-            leads=lambda: self.tasks.leads,
-            background=self._seams.background("headrace-group"),
-            clock=self._seams.clock,
-            log=self._seams.log,
+            assigned=partial(self._dependencies.admin.assigned, self._config.application_id),
+            subscribed=lambda: self.tasks.leads,
+            background=self._dependencies.background("headrace-group"),
+            clock=self._dependencies.clock,
+            log=self._dependencies.log,
         )
 
     @cached_property
     def retention(self) -> RetentionGuard:
         windows, topics = window_topics(self._application.plans), self._application.topics
         return RetentionGuard(
-            admin=self._seams.admin,
+            admin=self._dependencies.admin,
             topics=windows,
             suspended={t for t in windows if t in topics and topics[t].retention_ms == -1},
             inputs=self._inputs_of,
-            committed=self._seams.consumer.committed,
+            committed=self._dependencies.consumer.committed,
             interval_s=self._config.topics_check_interval_ms / 1000,
-            background=self._seams.background("headrace-retention"),
-            clock=MonotonicWallClock(self._seams.clock),
-            log=self._seams.log,
+            background=self._dependencies.background("headrace-retention"),
+            clock=MonotonicWallClock(self._dependencies.clock),
+            log=self._dependencies.log,
         )
 
     def _inputs_of(self, sub_topology: int) -> list[TopicPartition]:
@@ -460,26 +476,26 @@ class _Wiring:
         return TopicWatch(
             check=partial(
                 _recheck,
-                self._seams.admin,
+                self._dependencies.admin,
                 [plan.topics for plan in plans],
                 [plan.topic for plan in global_plans],
             ),
             plans=plans,
             topics=self._application.topics,
             partitions=self._partitions,
-            grown=self._seams.consumer.refresh_metadata,
+            on_grown=self._dependencies.consumer.refresh_metadata,
             interval_s=self._config.topics_check_interval_ms / 1000,
-            background=self._seams.background("headrace-topics"),
-            clock=self._seams.clock,
-            log=self._seams.log,
+            background=self._dependencies.background("headrace-topics"),
+            clock=self._dependencies.clock,
+            log=self._dependencies.log,
         )
 
     @cached_property
-    def inputs(self) -> InputIdentity:
+    def input_identity(self) -> InputIdentity:
         return InputIdentity(
-            self._seams.admin.ask_ids,
+            self._dependencies.admin.ask_ids,
             outputs=self.topic_watch.outputs,
-            missing=self.topic_watch.look_soon,
-            clock=self._seams.clock,
-            log=self._seams.log,
+            missing=self.topic_watch.check_soon,
+            clock=self._dependencies.clock,
+            log=self._dependencies.log,
         )

@@ -5,7 +5,7 @@
 
 All of this runs in one thread; rebalance callbacks run inside `poll`. State is owned by:
 `headrace.streams.worker.membership` (group), `headrace.streams.worker.transactions` (producer), and
-`headrace.streams.tasks.tasks` (tasks). The loop uses `processing`, `commits` and `reactions`;
+`headrace.streams.tasks.tasks` (tasks). The loop uses `processing`, `committer` and `recovery`;
 `wiring` creates all of them.
 """
 
@@ -22,10 +22,10 @@ from headrace.streams.queries.query_queue import QueryHandler
 from headrace.streams.tasks.async_io import CallWatch
 from headrace.streams.tasks.failures import describe_failure
 from headrace.streams.tasks.restore import SLICE_S, WAIT_S
-from headrace.streams.worker.commits import Commits
+from headrace.streams.worker.committer import Committer
 from headrace.streams.worker.parts import WorkerParts
 from headrace.streams.worker.processing import Processing
-from headrace.streams.worker.reactions import AssignmentNotifier, Reactions
+from headrace.streams.worker.recovery import AssignmentNotifier, Recovery
 from headrace.streams.worker.snapshot_collector import SnapshotCollector
 from headrace.topology.context.punctuation import NEVER_MS
 
@@ -33,11 +33,11 @@ from headrace.topology.context.punctuation import NEVER_MS
 class Pausing:
     """Pause of a worker that keeps its tasks."""
 
-    def __init__(self, parts: WorkerParts, commits: Commits) -> None:
-        self._consumer = parts.seams.consumer
+    def __init__(self, parts: WorkerParts, committer: Committer) -> None:
+        self._consumer = parts.dependencies.consumer
         self._tasks = parts.tasks
         self._fetch = parts.fetch
-        self._commits = commits
+        self._committer = committer
         self._requested = threading.Event()
         self._notify: Callable[[bool], None] = lambda _: None
         self.is_on = False
@@ -51,7 +51,7 @@ class Pausing:
         """Start, continue or end the pause; return whether processing is paused in this turn."""
         if self._requested.is_set():
             if not self.is_on:
-                self._commits.commit(ending=[task.id for task in self._tasks.running])
+                self._committer.commit(ending=[task.id for task in self._tasks.running])
                 self.is_on = True
                 self._notify(True)
             # Pause in each iteration, because tasks may have started since the last.
@@ -63,9 +63,9 @@ class Pausing:
         return self.is_on
 
 
-UNKNOWN_LOOK_S = 1.0
+UNKNOWN_TOPICS_CHECK_S = 1.0
 """Seconds until topics are checked if the group has assigned unknown partitions."""
-WAITING_LOOK_S = 0.005
+WAITING_POLL_S = 0.005
 """Maximum wait of a poll while tasks wait to start."""
 
 
@@ -77,17 +77,17 @@ class Worker:
         parts: WorkerParts,
         *,
         processing: Processing,
-        commits: Commits,
-        reactions: Reactions,
-        ownership: AssignmentNotifier,
+        committer: Committer,
+        recovery: Recovery,
+        notifier: AssignmentNotifier,
         snapshots: SnapshotCollector,
         pausing: Pausing,
         queries: QueryHandler,
     ) -> None:
         self._parts = parts
-        self._seams = parts.seams
+        self._dependencies = parts.dependencies
         self._config = parts.config
-        self._consumer = parts.seams.consumer
+        self._consumer = parts.dependencies.consumer
         self._transactions = parts.transactions
         self._membership = parts.membership
         self.tasks = parts.tasks
@@ -95,11 +95,11 @@ class Worker:
         self.global_tables = parts.global_tables
         self._fetch = parts.fetch
         self._topic_watch = parts.topic_watch
-        self._log = parts.seams.log
+        self._log = parts.dependencies.log
         self._processing = processing
-        self._commits = commits
-        self._reactions = reactions
-        self._ownership = ownership
+        self._committer = committer
+        self._recovery = recovery
+        self._notifier = notifier
         self._snapshots = snapshots
         self.pausing = pausing
         self._queries = queries
@@ -108,7 +108,9 @@ class Worker:
         self._was_running = False
         self.activity: str | None = None
         """Current step of the loop, for the profiler; None outside of the loop."""
-        parts.seams.calls.watch(CallWatch(self._stop.is_set, self._membership.is_given_up).look)
+        parts.dependencies.calls.watch(
+            CallWatch(self._stop.is_set, self._membership.is_given_up).look
+        )
 
     @property
     def processed(self) -> int:
@@ -135,8 +137,10 @@ class Worker:
                 self.turn()
             self.finish()
         except BaseException as error:
-            if isinstance(error, StopRequestedError) and (left := self._commits.uncommitted()):
-                self._log.warning("last_commit_failed", reason=str(error), **left)
+            if isinstance(error, StopRequestedError) and (
+                uncommitted := self._committer.uncommitted()
+            ):
+                self._log.warning("last_commit_failed", reason=str(error), **uncommitted)
             self.give_up(error)
             raise
 
@@ -157,11 +161,11 @@ class Worker:
 
     def request_commit(self) -> None:
         """Request a commit in this iteration or the next; thread-safe."""
-        self._commits.request()
+        self._committer.request()
 
     def turn(self) -> None:
         self.activity = "other"
-        with self._reactions.handle_errors():
+        with self._recovery.handle_errors():
             self._membership.turn()
             self.activity = "poll"
             self._poll(self._queries.bounded(self._wait_s()))
@@ -176,9 +180,9 @@ class Worker:
             self.activity = "other"
             self.tasks.bound_caches(self.global_tables.caches)
             if self.tasks.has_unknown:
-                self._topic_watch.look_within(UNKNOWN_LOOK_S)
+                self._topic_watch.check_within(UNKNOWN_TOPICS_CHECK_S)
             self._topic_watch.turn()
-            self._seams.contact.turn()
+            self._dependencies.contact.turn()
             self._snapshots.turn()
             self._queries.turn()
 
@@ -186,30 +190,30 @@ class Worker:
         """Close cleanly: commit, release the tasks, and leave the group if configured."""
         self.activity = None
         self._log.info("worker_stopping")
-        if failed := self._commits.commit_last(self.tasks.owned, self._log):
-            self._reactions.abort_quietly()
-        self._snapshots.gather()
+        if failed := self._committer.commit_last(self.tasks.owned, self._log):
+            self._recovery.abort_quietly()
+        self._snapshots.collect()
         self._consumer.close(leave=self._leaves)
         self.tasks.release(self.tasks.owned)
         self._restorer.close()
         self.global_tables.close()
-        self._seams.calls.close()
+        self._dependencies.calls.close()
         self._transactions.close()
         self._log.info("worker_stopped", last_commit="failed" if failed else "done")
 
     def give_up(self, error: BaseException | None = None) -> None:
         """Close after an error: roll back uncommitted work, and keep the original error visible."""
         for step in (
-            self._reactions.abort_quietly,
+            self._recovery.abort_quietly,
             lambda: self._consumer.close(
-                leave=self._leaves and not self._seams.keeps_partitions(error)
+                leave=self._leaves and not self._dependencies.keeps_partitions(error)
             ),
             lambda: self.tasks.release(self.tasks.owned),
             self._restorer.close,
             self.global_tables.close,
-            self._seams.calls.close,
+            self._dependencies.calls.close,
             self._transactions.close,
-            self._snapshots.gather,
+            self._snapshots.collect,
         ):
             try:
                 step()
@@ -221,34 +225,34 @@ class Worker:
 
     def on_assigned(self, partitions: Sequence[TopicPartition]) -> None:
         if self._membership.process_group_events():
-            self._seams.gate.on_new_membership()
-            self._reactions.abort()
+            self._dependencies.gate.on_new_membership()
+            self._recovery.abort()
         self._membership.assigned()
         self._parts.counters.rebalances += 1
-        self._topic_watch.look_soon()
+        self._topic_watch.check_soon()
         self.tasks.assign(partitions)
         self._was_running = False
         self._log.info("partitions_assigned", partitions=self.tasks.describe_inputs(partitions))
-        self._ownership.notify()
+        self._notifier.notify()
 
     def on_revoked(self, partitions: Sequence[TopicPartition]) -> None:
         """Commit while this worker still owns the tasks, then release them."""
         leaving = self.tasks.owned_of(partitions)
         self._log.info("partitions_revoked", partitions=self.tasks.describe_inputs(partitions))
         if self._membership.process_group_events():
-            self._seams.gate.on_new_membership()
-            self._reactions.abort()
+            self._dependencies.gate.on_new_membership()
+            self._recovery.abort()
         elif leaving:
-            with self._reactions.handle_errors():
+            with self._recovery.handle_errors():
                 # One transaction holds the work of all tasks, so all of it is committed.
-                self._commits.commit(ending=leaving)
-        self._ownership.release(leaving)
+                self._committer.commit(ending=leaving)
+        self._notifier.release(leaving)
 
     def on_lost(self, partitions: Sequence[TopicPartition]) -> None:
         """Release tasks that already belong to other workers, without a commit."""
         self._parts.counters.rebalances += 1
-        self._reactions.handle_lost(partitions)
-        self._ownership.release(self.tasks.owned_of(partitions))
+        self._recovery.handle_lost(partitions)
+        self._notifier.release(self.tasks.owned_of(partitions))
 
     # -- the steps of a turn -------------------------------------------------------------------
 
@@ -260,20 +264,26 @@ class Worker:
             return 0.0
         if any(task.has_results_left() for task in running):
             return 0.0
-        waiting_s = WAITING_LOOK_S if self.tasks.are_waiting else math.inf
+        waiting_s = WAITING_POLL_S if self.tasks.are_waiting else math.inf
         idle_s = min(self._config.poll_ms / 1000, self._until_punctuation_s(), waiting_s)
-        bounds = (self._membership.poll_max_s, self._fetch.wait_s(), self._parts.timing.wait_s())
+        bounds = (
+            self._membership.poll_max_s,
+            self._fetch.wait_s(),
+            self._parts.commit_timing.wait_s(),
+        )
         return min(idle_s, *(bound_s for bound_s in bounds if bound_s is not None))
 
     def _until_punctuation_s(self) -> float:
         due_ms = min((task.facts.wall_due_ms for task in self.tasks.running), default=NEVER_MS)
         return (
-            math.inf if due_ms == NEVER_MS else max(0, due_ms - self._seams.clock.now_ms()) / 1000
+            math.inf
+            if due_ms == NEVER_MS
+            else max(0, due_ms - self._dependencies.clock.now_ms()) / 1000
         )
 
     def _poll(self, idle_s: float) -> None:
         batches = self._consumer.poll(self._fetch.poll_limit(), idle_s)
-        self._parts.guard.polled()
+        self._parts.progress_guard.polled()
         self._fetch.on_polled(batches)
         for tp, records in batches.items():
             # A callback of this very poll may have taken the partition away.
@@ -282,8 +292,8 @@ class Worker:
                 task.add(tp, records)
 
     def _advance(self) -> None:
-        if self._seams.gate.is_passed():
-            with self._parts.guard.preparing():
+        if self._dependencies.gate.is_passed():
+            with self._parts.progress_guard.preparing():
                 self._advance_tasks()
 
     def _advance_tasks(self) -> None:
@@ -294,18 +304,18 @@ class Worker:
                 self.tasks.run(task)
         if not self._was_running and self.tasks.owned and self.tasks.all_running:
             self._was_running = True
-            self._seams.listener.on_running()
+            self._dependencies.listener.on_running()
 
     def _process(self) -> int:
         if self._processing.must_commit_first():
-            self._commits.commit()
+            self._committer.commit()
         return self._processing.run()
 
     def _commit_if_due(self, processed: int) -> None:
-        if self._parts.timing.is_due_for_all():
-            self._commits.commit(everything=True)
-        elif self._commits.is_due(processed):
+        if self._parts.commit_timing.is_due_for_all():
+            self._committer.commit(everything=True)
+        elif self._committer.is_due(processed):
             # The group may have changed since the last poll. Only polls report this, and a commit
             # under the previous membership would be rejected.
             self._poll(idle_s=0.0)
-            self._commits.commit()
+            self._committer.commit()

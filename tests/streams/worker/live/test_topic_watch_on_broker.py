@@ -118,7 +118,7 @@ def test_a_source_that_grows_past_its_state_stops_the_application(
 
 
 def has_seen_to_orphans(app: KafkaStreams) -> bool:
-    return app._worker is not None and app._worker._membership._look_at_s == math.inf
+    return app._worker is not None and app._worker._membership._check_at_s == math.inf
 
 
 @pytest.mark.parametrize(

@@ -12,11 +12,11 @@ from headrace.streams.tasks.task import Task
 from headrace.streams.worker.commit import Commit
 from headrace.streams.worker.parts import WorkerParts
 from headrace.streams.worker.processing import Processing
-from headrace.streams.worker.reactions import REACTED_TO
+from headrace.streams.worker.recovery import RECOVERABLE
 from headrace.streams.worker.retention import RetentionGuard
 
 
-class Commits:
+class Committer:
     """Commits of a worker, and the work that belongs to each commit.
 
     Args:
@@ -35,24 +35,24 @@ class Commits:
         purger: Callable[[Sequence[Task]], None],
         topic_ids: Mapping[str, str],
     ) -> None:
-        self._consumer = parts.seams.consumer
+        self._consumer = parts.dependencies.consumer
         self._tasks = parts.tasks
         self._transactions = parts.transactions
         self._backpressure = parts.backpressure
-        self._guard = parts.guard
-        self._timing = parts.timing
-        self._sinks = parts.sinks
+        self._progress_guard = parts.progress_guard
+        self._commit_timing = parts.commit_timing
+        self._sink_writes = parts.sink_writes
         self._counters = parts.counters
         self._hot_keys = parts.hot_keys
-        self._listener = parts.seams.listener
-        self._tracer = parts.seams.tracer
-        self._clock = parts.seams.clock
-        self._last_id = parts.seams.first_commit_id
+        self._listener = parts.dependencies.listener
+        self._tracer = parts.dependencies.tracer
+        self._clock = parts.dependencies.clock
+        self._last_id = parts.dependencies.first_commit_id
         self._processing = processing
         self._requested = requested
         self._retention = retention
         self._purger = purger
-        self._steps = Commit(
+        self._commit_steps = Commit(
             parts=parts,
             topic_ids=topic_ids,
             protect=retention.protect,
@@ -71,22 +71,24 @@ class Commits:
         requested = self._requested.is_set()
         if requested:
             self._requested.clear()
-        requested = requested or self._guard.is_enough or self._transactions.emission.is_spent
+        requested = (
+            requested or self._progress_guard.must_commit or self._transactions.emission.is_spent
+        )
         self._write_awaited()
         dirty = [task for task in self._tasks.running if task.needs_commit()]
         if not dirty:
-            self._timing.nothing_to_commit()
+            self._commit_timing.nothing_to_commit()
             if any(task.facts.is_held for task in self._tasks.running):
-                self._guard.nothing_to_commit()
+                self._progress_guard.nothing_to_commit()
             return self._pass_markers(alone=True)
         if not processed and self._backpressure.wants_commit():
             return True
         requested = requested or self._backpressure.is_awaited(dirty)
-        return requested or self._timing.is_due(dirty, processed=processed)
+        return requested or self._commit_timing.is_due(dirty, processed=processed)
 
     def _pass_markers(self, *, alone: bool, at_once: bool = False) -> bool:
         """Mark inputs that advanced past markers as changed; return whether a commit is needed."""
-        if not at_once and not self._timing.is_due_for_markers(alone=alone):
+        if not at_once and not self._commit_timing.is_due_for_markers(alone=alone):
             return False
         running = self._tasks.running
         positions = self._consumer.positions([tp for task in running for tp in task.inputs])
@@ -98,7 +100,7 @@ class Commits:
         """Write batched sink rows if another worker waits for the offsets of their tasks."""
         held = [task for task in self._tasks.running if task.facts.is_held]
         if held and self._backpressure.is_awaited(held):
-            self._sinks.write({task.id for task in held})
+            self._sink_writes.write({task.id for task in held})
 
     def uncommitted(self) -> dict[str, object]:
         """Return log fields that describe uncommitted work; empty if all work is committed."""
@@ -115,7 +117,7 @@ class Commits:
     def commit(self, *, everything: bool = False, ending: Collection[TaskId] = ()) -> None:
         """Commit all running tasks in a transaction, with batched sink rows of `ending` tasks."""
         self._check_unknown_commits()
-        self._sinks.write(ending)
+        self._sink_writes.write(ending)
         # Tasks that end do not wait for the interval, so that no lag remains.
         self._pass_markers(alone=False, at_once=bool(ending))
         running = self._tasks.running
@@ -127,12 +129,12 @@ class Commits:
         """Commit before tasks are released; log uncommitted work and return True on failure."""
         try:
             self.commit(ending=ending)
-        except REACTED_TO as error:
+        except RECOVERABLE as error:
             log.warning("last_commit_failed", reason=str(error), **self.uncommitted())
             return True
         return False
 
-    def commit_letters(self) -> None:
+    def commit_dead_letters(self) -> None:
         """Commit dead letters and tasks without a sink; tasks with a sink first write rows."""
         self._check_unknown_commits()
         others = [task for task in self._tasks.running if task.facts.outbox is None]
@@ -142,24 +144,26 @@ class Commits:
         owned = set(self._tasks.owned)
         assert all(task.id in owned for task in dirty), "offsets of a task that is not owned"
         begun_s = self._clock.monotonic_s()
-        done = self._guard.retry_budget(dirty)
+        done = self._progress_guard.retry_budget(dirty)
         self._transactions.begin()
-        self._guard.committing(self._transactions.producer, dirty)
+        self._progress_guard.committing(self._transactions.producer, dirty)
         self._last_id += 1
         names = [str(task.id) for task in dirty]
         span = self._tracer.committing(names, self._counters.open)
         records = self._counters.records_committed
         with self._processing.attributing_errors(), span:
-            written = self._steps.run(dirty, self._last_id)
+            written = self._commit_steps.run(dirty, self._last_id)
         self._hot_keys.written(zip((task.id for task in dirty), written, strict=True))
-        self._timing.committed(begun_s, everything=everything)
+        self._commit_timing.committed(begun_s, everything=everything)
         self._counters.commit_latency.add(self._clock.monotonic_s() - begun_s)
         records = self._counters.records_committed - records
-        self._guard.committed(done, records)
+        self._progress_guard.committed(done, records)
         self._listener.on_commit([task.id for task in dirty], records)
         self._purger(dirty)
-        self._sinks.letters_committed()
-        self._retention.give_back([t.sub_topology for t in self._tasks.owned if t.partition == 0])
+        self._sink_writes.dead_letters_committed()
+        self._retention.restore_retention(
+            [t.sub_topology for t in self._tasks.owned if t.partition == 0]
+        )
 
     def _check_unknown_commits(self) -> None:
         """Check the start offsets of running tasks for commits whose outcome was unknown."""

@@ -1,4 +1,4 @@
-"""Reactions of a worker to errors from which it can recover."""
+"""Recovery of a worker from errors of clients and brokers."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ class AssignmentNotifier:
 
     def notify(self) -> None:
         owned = self.parts.tasks.owned
-        self.parts.seams.gate.on_assignment(owned)
-        self.parts.seams.listener.on_assignment(owned)
+        self.parts.dependencies.gate.on_assignment(owned)
+        self.parts.dependencies.listener.on_assignment(owned)
 
 
-REACTED_TO = (
+RECOVERABLE = (
     AbortableError,
     TaskMigratedError,
     ProducerFencedError,
@@ -73,21 +73,21 @@ _RESTORE_LOST = (
 )
 
 
-class Reactions:
-    """Reaction to each kind of failure: abort, replace the producer, release tasks, or stop."""
+class Recovery:
+    """Recovery from each kind of failure: abort, replace the producer, release tasks, or stop."""
 
     def __init__(
-        self, parts: WorkerParts, *, ownership: AssignmentNotifier, processing: Processing
+        self, parts: WorkerParts, *, notifier: AssignmentNotifier, processing: Processing
     ) -> None:
         self._tasks = parts.tasks
         self._transactions = parts.transactions
         self._membership = parts.membership
         self._fetch = parts.fetch
-        self._inputs = parts.inputs
+        self._input_identity = parts.input_identity
         self._topic_watch = parts.topic_watch
         self._counters = parts.counters
-        self._log = parts.seams.log
-        self._ownership = ownership
+        self._log = parts.dependencies.log
+        self._notifier = notifier
         self._processing = processing
         self._lost: set[tuple[str, int]] = set()
         """Committed offsets that were already lost once."""
@@ -102,7 +102,7 @@ class Reactions:
             # A deleted topic may be the cause, and the client does not name it.
             reason = self._with_cause(str(error))
             self._log.warning("transaction_aborted", reason=reason, advice=_ABORTED)
-            self._topic_watch.look_soon()
+            self._topic_watch.check_soon()
             self.abort()
         except (ProducerFencedError, OutcomeUnknownError) as error:
             self._counters.reacted("replace_producer")
@@ -113,7 +113,7 @@ class Reactions:
             self._counters.reacted("join_again")
             self._log.warning("member_replaced", reason=str(error), advice=_MEMBER_REPLACED)
             self.abort()
-            self._ownership.release(self._tasks.owned)
+            self._notifier.release(self._tasks.owned)
             self._membership.replace(error)
         except TaskCorruptedError as error:
             self._counters.reacted("rebuild_state")
@@ -175,11 +175,11 @@ class Reactions:
             if (error.where, begun_at) in self._lost:
                 raise error
             self._lost.add((error.where, begun_at))
-        self._topic_watch.look_soon()
+        self._topic_watch.check_soon()
         reason = self._with_cause(error.reason)
         self._log.warning("offset_lost", partition=error.where, reason=reason, advice=_OFFSET_LOST)
         self.abort()
 
     def _with_cause(self, reason: str) -> str:
-        cause = self._inputs.cause(self._tasks.running)
+        cause = self._input_identity.cause(self._tasks.running)
         return f"{reason}; {cause}" if cause and cause not in reason else reason
