@@ -65,8 +65,7 @@ def backfill(
         outputs: "write" or "skip" the records for topics outside of the application.
         handover: "driver" writes one transaction, "partitioned" one per task; "auto" chooses.
         order: "exact" processes record by record; "combine" aggregates before a repartition topic
-            if the final results are equal, with fewer intermediate updates; "auto" does so if
-            caches are on, which skip updates, too.
+            if the final results are equal; "auto" combines if caches are on, which skip updates.
         reset: replace the state and offsets of the application; otherwise they are an error.
         times: "check" rejects DataFrames with implausible timestamps, "trust" accepts them.
         id: of the backfill; to continue an interrupted backfill, pass its id.
