@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import doctest
+import functools
 import re
 import shlex
+import threading
 import tomllib
 from collections.abc import Iterator
+from datetime import timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
 
-from headrace import TopologyTestDriver
+from headrace import StreamsBuilder, TopologyTestDriver
 from headrace.streams.cli.main import main
 from headrace.streams.cli.options import _flat
 from headrace.streams.config.config import StreamsConfig
@@ -100,6 +105,43 @@ def postgres() -> Iterator[PostgresServer]:
     server = PostgresServer()
     yield server
     server.close()
+
+
+class Cities(BaseHTTPRequestHandler):
+    """A service that knows where Ann lives."""
+
+    def do_GET(self) -> None:
+        self.send_response(200 if self.path == "/ann" else 404)
+        self.end_headers()
+        self.wfile.write(b'"Rome"')
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+def test_the_async_client_of_the_recipe_on_http_gets_answers() -> None:
+    httpx = pytest.importorskip("httpx2")
+    (code,) = blocks("enrich-by-http", "python")
+    patient = renamed(code, {"timeout=2": "timeout=60"})
+    with ThreadingHTTPServer(("localhost", 0), Cities) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://localhost:{server.server_port}"
+        scope: dict[str, Any] = {"functools": functools, "httpx": httpx, "SERVICE": url}
+        exec(patient, scope)
+        builder = StreamsBuilder()
+        enriched = builder.stream("orders").map_async(
+            scope["with_city"],
+            timeout=timedelta(minutes=1),
+            on_error=lambda _, error: type(error).__name__,
+        )
+        enriched.to("out")
+        with TopologyTestDriver(builder.build()) as driver:
+            driver.input("orders").send_many(
+                [("o1", {"customer": "ann"}), ("o2", {"customer": "bob"})]
+            )
+            found = driver.output("out").as_dict()
+        server.shutdown()
+    assert found == {"o1": {"customer": "ann", "city": "Rome"}, "o2": "HTTPStatusError"}
 
 
 @pytest.mark.slow
