@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support import reference_pages
+from tests.support import error_page, reference_pages
 from tests.support.generated_pages import PAGES
 from tests.support.golden_names import log_events
 from tests.support.processes import ROOT
@@ -12,6 +12,8 @@ from tests.support.processes import ROOT
 FILES = {
     "log-events": "log-events.md",
     "exit-code-page": "exit-codes.md",
+    "errors": "errors.md",
+    "http-api": "http-api.md",
 }
 
 
@@ -41,3 +43,7 @@ def test_each_event_has_a_level() -> None:
     assert {event for event, found in levels.items() if not found <= known} == set(
         reference_pages.LEVELS
     )
+
+
+def test_each_public_error_is_described() -> None:
+    assert error_page.errors_without_section() == []

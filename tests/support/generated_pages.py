@@ -25,7 +25,7 @@ from headrace.streams.kafka.acls import TABLE, Needed
 from headrace.streams.supervisor import exit_codes
 from headrace.streams.supervisor.exit_codes import ExitCause
 from headrace.streams_web.metrics import METRICS
-from tests.support import reference_pages
+from tests.support import error_page, http_page, reference_pages
 
 # docs/metrics.md
 
@@ -279,6 +279,8 @@ PAGES = {
     "backfill-exit-codes": backfill_exit_codes,
     "log-events": reference_pages.log_events,
     "exit-code-page": reference_pages.exit_code_page,
+    "errors": error_page.errors,
+    "http-api": http_page.http_api,
 }
 
 if __name__ == "__main__":
