@@ -127,6 +127,10 @@ class UnlimitedWindows(metaclass=Hinting):
 
     Args:
         start_ms: its start, in milliseconds since 1970.
+
+    Examples:
+        >>> UnlimitedWindows(start_ms=1_000).start_ms
+        1000
     """
 
     start_ms: int = 0
@@ -152,6 +156,10 @@ class SlidingWindows(metaclass=Hinting):
 
     Raises:
         TopologyError: a duration is not valid.
+
+    Examples:
+        >>> SlidingWindows(time_difference=timedelta(seconds=10)).time_difference_ms
+        10000
     """
 
     time_difference: timedelta

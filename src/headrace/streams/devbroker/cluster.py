@@ -504,11 +504,11 @@ class ClusterStatus:
 class DevBroker:
     """Apache Kafka on this machine, for development and tests.
 
-    `directory` contains data, logs and `broker.json`; data survive stop and start. `nodes` is 1 or
-    3. Node n listens on `port` + n - 1; with `port` 0, free ports are chosen at start. A `secure`
-    broker requires TLS and passwords, and rejects requests without an ACL. `report` is called with
-    progress messages about slow steps. The processes outlive this object: another object with the
-    same directory finds them.
+    `directory` contains data, logs and `broker.json`; data survive stop and start. `nodes` is
+    1 or 3. Node n listens on `port` + n - 1; with `port` 0, free ports are chosen at start. A
+    `secure` broker requires TLS and passwords, and rejects requests without an ACL. `report` is
+    called with progress messages about slow steps. The processes outlive this object: another
+    object with the same directory finds them.
     """
 
     def __init__(

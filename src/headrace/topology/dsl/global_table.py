@@ -25,6 +25,20 @@ class GlobalKTable(Generic[K, V]):
 
     Args:
         store: name of the store of the rows.
+
+    Examples:
+        >>> from headrace import StreamsBuilder, TopologyTestDriver, serdes
+        >>> builder = StreamsBuilder()
+        >>> texts = {"key": serdes.string, "value": serdes.string}
+        >>> names = builder.global_table("countries", **texts, store="names")
+        >>> orders = builder.stream("orders", **texts)
+        >>> named = orders.join(names, lambda _, name: name, key_mapper=lambda _, code: code)
+        >>> named.to("named", value=serdes.string)
+        >>> with TopologyTestDriver(builder.build()) as driver:
+        ...     driver.input("countries").send("se", "Sweden")
+        ...     driver.input("orders").send("o1", "se")
+        ...     driver.output("named").read().value
+        'Sweden'
     """
 
     store: str

@@ -25,7 +25,21 @@ R_co = TypeVar("R_co", covariant=True)
 
 
 class ValueTransformerWithKey(Protocol[K_contra, V_contra, R_co]):
-    """Transformer of the rows of a task; may also have ``init(context)`` and ``close()``."""
+    """Transformer of the rows of a task; may also have ``init(context)`` and ``close()``.
+
+    Examples:
+        >>> from headrace import StreamsBuilder, TopologyTestDriver, serdes
+        >>> class Label:
+        ...     def transform(self, key: str, value: str | None) -> str | None:
+        ...         return None if value is None else f"{key}: {value}"
+        >>> builder = StreamsBuilder()
+        >>> names = builder.table("names", key=serdes.string, value=serdes.string, store="names")
+        >>> names.transform_values(Label).to_stream().to("labels", value=serdes.string)
+        >>> with TopologyTestDriver(builder.build()) as driver:
+        ...     driver.input("names").send("u1", "Ann")
+        ...     driver.output("labels").read().value
+        'u1: Ann'
+    """
 
     def transform(self, key: K_contra, value: V_contra | None, /) -> R_co | None:
         """Return the new value of a row.

@@ -97,7 +97,7 @@ class Record(_Record[K_co, V_co]):
     Args:
         key: the key; None for a record without a key.
         value: the value; None for a null value.
-        timestamp: milliseconds since 1970; not negative, and 2**62 at most.
+        timestamp: milliseconds since 1970; not negative, and ``2**62`` at most.
         headers: names and values in order; forward a received record's headers to keep them.
 
     Raises:
@@ -440,6 +440,19 @@ class Processor(Generic[KIn_contra, VIn_contra, KOut_co, VOut_co]):
     """Base class of processors, generic in the types of input and output keys and values.
 
     Any object with these three methods is a valid processor.
+
+    Examples:
+        >>> from headrace import StreamsBuilder, TopologyTestDriver, serdes
+        >>> class Swap(Processor[str, str, str, str]):
+        ...     def process(self, record):
+        ...         self.context.forward(record.with_key(record.value).with_value(record.key))
+        >>> builder = StreamsBuilder()
+        >>> pairs = builder.stream("pairs", key=serdes.string, value=serdes.string)
+        >>> pairs.process(Swap).to("swapped", key=serdes.string, value=serdes.string)
+        >>> with TopologyTestDriver(builder.build()) as driver:
+        ...     driver.input("pairs").send("a", "b")
+        ...     driver.output("swapped").as_dict()
+        {'b': 'a'}
     """
 
     context: ProcessorContext[KOut_co, VOut_co]
@@ -459,7 +472,21 @@ class Processor(Generic[KIn_contra, VIn_contra, KOut_co, VOut_co]):
 
 
 class FixedKeyProcessor(Generic[KIn_contra, VIn_contra, VOut_co]):
-    """Base class of processors that keep keys, generic in the types of keys, values and results."""
+    """Base class of processors that keep keys, generic in the types of keys, values and results.
+
+    Examples:
+        >>> from headrace import StreamsBuilder, TopologyTestDriver, serdes
+        >>> class Length(FixedKeyProcessor[str, str, int]):
+        ...     def process(self, record):
+        ...         self.context.forward(record.with_value(len(record.value)))
+        >>> builder = StreamsBuilder()
+        >>> words = builder.stream("words", key=serdes.string, value=serdes.string)
+        >>> words.process_values(Length).to("lengths", value=serdes.long)
+        >>> with TopologyTestDriver(builder.build()) as driver:
+        ...     driver.input("words").send("w", "stream")
+        ...     driver.output("lengths").as_dict()
+        {'w': 6}
+    """
 
     context: FixedKeyProcessorContext[Any, VOut_co]
 
