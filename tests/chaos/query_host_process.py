@@ -54,8 +54,8 @@ class Facts:
             os.kill(int(pid), 0)
             facts = _decode_snapshot(text)
         except (OSError, ValueError, msgspec.DecodeError):
-            return WorkerView(index=index, state="", pid=None, restarts=0, facts=None)
-        return WorkerView(index=index, state="running", pid=int(pid), restarts=0, facts=facts)
+            return WorkerView(index=index, state="", pid=None, restarts=0, snapshot=None)
+        return WorkerView(index=index, state="running", pid=int(pid), restarts=0, snapshot=facts)
 
 
 def serve(plan: dict[str, Any]) -> None:

@@ -132,7 +132,7 @@ class Publisher:
         def tell() -> None:
             while True:
                 time.sleep(FACTS_EVERY_S)
-                facts = None if self.app is None else self.app.metrics().workers[0].facts
+                facts = None if self.app is None else self.app.metrics().workers[0].snapshot
                 try:
                     draft.write_bytes(b"%d " % os.getpid() + (to_json(facts) if facts else b""))
                     draft.replace(path)

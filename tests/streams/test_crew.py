@@ -46,7 +46,9 @@ class Fake:
             run=self.run,
             stop=self.stop,
             state=lambda: self.state,
-            view=lambda: WorkerView(index=0, state=self.state.value, pid=7, restarts=0, facts=None),
+            view=lambda: WorkerView(
+                index=0, state=self.state.value, pid=7, restarts=0, snapshot=None
+            ),
             processed=lambda: 5,
         )
 

@@ -161,7 +161,7 @@ def test_an_error_s_text_stays_out_and_its_places_are_said(
 def test_fields_with_names_of_logging_s_own_are_kept_beside_them(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    get_logger().error("store_dropped", name="counts", process="a b", said=["one", "two"])
+    get_logger().error("store_dropped", name="counts", process="a b", last_output=["one", "two"])
     (record,) = caplog.records
     assert record.getMessage() == ("store_dropped name=counts process='a b'\n    one\n    two")
     assert (vars(record)["name_"], record.name) == ("counts", __name__)

@@ -29,9 +29,9 @@ def board(**others: Any) -> HealthSnapshot:
 def of_tasks(*tasks: Any, state: str = "running", **others: Any) -> HealthSnapshot:
     facts = application_snapshot(workers=1, **others)
     (view,) = facts.workers
-    assert view.facts is not None
-    told = replace(view.facts, tasks=tasks)
-    return board(facts=replace(facts, workers=(replace(view, facts=told, state=state),)))
+    assert view.snapshot is not None
+    told = replace(view.snapshot, tasks=tasks)
+    return board(facts=replace(facts, workers=(replace(view, snapshot=told, state=state),)))
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,9 @@ def test_an_application_lives_in_every_state(state: str) -> None:
 
 def test_it_lives_while_it_is_loaded_and_while_workers_are_silent() -> None:
     facts = application_snapshot(workers=2)
-    silent = tuple(replace(view, facts=None, pid=None, state="waiting") for view in facts.workers)
+    silent = tuple(
+        replace(view, snapshot=None, pid=None, state="waiting") for view in facts.workers
+    )
     found = board(facts=replace(facts, workers=silent), is_loaded=False)
     assert live(found, NOW_S).is_well
     assert not startup(found).is_well
@@ -76,8 +78,8 @@ def test_it_is_ready_when_all_tasks_run() -> None:
 def test_a_worker_without_tasks_waits_to_take_over() -> None:
     facts = application_snapshot(workers=2)
     spare = facts.workers[1]
-    assert spare.facts is not None
-    spare = replace(spare, state="rebalancing", facts=replace(spare.facts, tasks=()))
+    assert spare.snapshot is not None
+    spare = replace(spare, state="rebalancing", snapshot=replace(spare.snapshot, tasks=()))
     assert ready(board(facts=replace(facts, workers=(facts.workers[0], spare))), NOW_S).is_well
     found = ready(board(facts=replace(facts, workers=(spare,))), NOW_S)
     assert found.reasons == ("no worker has a task",)
@@ -104,7 +106,7 @@ def test_a_worker_that_crashed_or_is_silent_is_not_ready() -> None:
     assert ready(board(), NOW_S + OLD_S).is_well
     silent = ready(board(), NOW_S + OLD_S + 1)
     assert silent.reasons == tuple(f"worker {n} has not reported for 11 s" for n in (0, 1))
-    assert {(one["state"], one["running"]) for one in silent.progress} == {("silent", 0)}
+    assert {(one["state"], one["running"]) for one in silent.progress} == {("unresponsive", 0)}
 
 
 def test_within_a_span_a_worker_with_tasks_may_be_silent_for_no_longer() -> None:
@@ -126,13 +128,13 @@ def test_a_silent_worker_is_no_reason_once_others_have_all_its_tasks(
 ) -> None:
     frozen = application_snapshot(workers=2)
     first, second = frozen.workers
-    assert second.facts is not None
+    assert second.snapshot is not None
     took = tuple(task_snapshot(n, state_s=5.0) for n in (0, 1))
-    of_both = replace(second.facts, tasks=took, at_s=NOW_S + 60)
-    others = replace(frozen, workers=(first, replace(second, facts=of_both)))
+    of_both = replace(second.snapshot, tasks=took, at_s=NOW_S + 60)
+    others = replace(frozen, workers=(first, replace(second, snapshot=of_both)))
     assert ready(board(facts=others), NOW_S + 60, within).is_well
-    of_one = replace(second.facts, tasks=took[1:], at_s=NOW_S + 60)
-    others = replace(frozen, workers=(first, replace(second, facts=of_one)))
+    of_one = replace(second.snapshot, tasks=took[1:], at_s=NOW_S + 60)
+    others = replace(frozen, workers=(first, replace(second, snapshot=of_one)))
     found = ready(board(facts=others), NOW_S + 60, within)
     assert found.reasons == ("worker 0 has not reported for 60 s",)
 
@@ -140,10 +142,10 @@ def test_a_silent_worker_is_no_reason_once_others_have_all_its_tasks(
 def test_a_silent_worker_that_had_no_tasks_may_have_been_given_some_since() -> None:
     facts = application_snapshot(workers=2)
     first, spare = facts.workers
-    assert first.facts is not None
-    assert spare.facts is not None
-    spare = replace(spare, facts=replace(spare.facts, tasks=()))
-    first = replace(first, facts=replace(first.facts, at_s=NOW_S + 60))
+    assert first.snapshot is not None
+    assert spare.snapshot is not None
+    spare = replace(spare, snapshot=replace(spare.snapshot, tasks=()))
+    first = replace(first, snapshot=replace(first.snapshot, at_s=NOW_S + 60))
     found = ready(board(facts=replace(facts, workers=(first, spare))), NOW_S + 60)
     assert found.reasons == ("worker 1 has not reported for 60 s",)
 

@@ -108,7 +108,7 @@ class Scene:
 
 
 def _later(worker: WorkerView, more: int, now_s: float) -> WorkerView:
-    facts = worker.facts
+    facts = worker.snapshot
     assert facts is not None
     tasks = tuple(
         replace(
@@ -132,7 +132,7 @@ def _later(worker: WorkerView, more: int, now_s: float) -> WorkerView:
         facts, at_s=now_s, processed=facts.processed + more * len(tasks), committed=committed,
         tasks=tasks, sent={"counts": more, "shop-store-0-changelog": more},
     )  # fmt: skip
-    return replace(worker, facts=told)
+    return replace(worker, snapshot=told)
 
 
 @pytest.fixture
@@ -145,8 +145,10 @@ def scene(browser: Any) -> Iterator[Scene]:
 def with_node(node: NodeSnapshot) -> ApplicationSnapshot:
     facts = application_snapshot()
     (worker,) = facts.workers
-    assert worker.facts is not None
-    return replace(facts, workers=(replace(worker, facts=replace(worker.facts, nodes=(node,))),))
+    assert worker.snapshot is not None
+    return replace(
+        facts, workers=(replace(worker, snapshot=replace(worker.snapshot, nodes=(node,))),)
+    )
 
 
 def metrics(scene: Scene) -> dict[str, float]:
@@ -387,8 +389,8 @@ class Stores:
             kept[0] = replace(kept[0], hot_keys=() if sub else tuple(self.hot))
             tasks.append(replace(task, state="waiting", stores=tuple(kept)))
         (view,) = application_snapshot().workers
-        assert view.facts is not None
-        told = replace(view, facts=replace(view.facts, tasks=tuple(tasks)))
+        assert view.snapshot is not None
+        told = replace(view, snapshot=replace(view.snapshot, tasks=tuple(tasks)))
         return replace(application_snapshot(), workers=(told,))
 
     def send(self, topic: str, *records: tuple[str, str | None], timestamp: int = 7) -> None:
@@ -529,7 +531,8 @@ def test_keys_that_change_most_are_shown_where_stores_are_served(
     asking: Scene, stores: Stores
 ) -> None:
     stores.hot = [
-        HotKey(key=ODD.encode(), share=0.97, over=0.02), HotKey(key=b"the", share=0.3, over=0.1),
+        HotKey(key=ODD.encode(), share=0.97, max_error=0.02),
+        HotKey(key=b"the", share=0.3, max_error=0.1),
     ]  # fmt: skip
     asking.page.set_viewport_size({"width": 390, "height": 800})
     page = asking.open()
@@ -543,7 +546,7 @@ def test_keys_that_change_most_are_shown_where_stores_are_served(
     assert page.evaluate("document.documentElement.scrollWidth") == 390
     assert page.evaluate("document.querySelector('#stores').lastElementChild.id") == "hot"
     page.focus("#hot [role=region]")
-    stores.hot = [HotKey(key=b"rose", share=0.2, over=0.0)]
+    stores.hot = [HotKey(key=b"rose", share=0.2, max_error=0.0)]
     page.wait_for_selector("#hot >> text=rose")
     assert page.evaluate("document.activeElement.ariaLabel") == "Keys of counts that change most"
     stores.hot = []
@@ -555,7 +558,7 @@ def test_a_hundred_keys_of_each_store_are_shown_beside_five_hundred_steps(
     asking: Scene, stores: Stores
 ) -> None:
     asking.picture = many_steps()
-    stores.hot = [HotKey(key=b"key %03d" % n, share=1 - n / 200, over=0.0) for n in range(100)]
+    stores.hot = [HotKey(key=b"key %03d" % n, share=1 - n / 200, max_error=0.0) for n in range(100)]
     page = asking.open()
     page.wait_for_selector("[data-box='part 49']")
     page.wait_for_selector("#hot [data-hot=counts] tbody tr:nth-child(100)")
@@ -569,18 +572,18 @@ def test_a_hundred_keys_of_each_store_are_shown_beside_five_hundred_steps(
 def test_keys_are_not_told_where_stores_are_not_served(scene: Scene) -> None:
     def with_keys(facts: ApplicationSnapshot) -> ApplicationSnapshot:
         (worker, *others) = facts.workers
-        assert worker.facts is not None
-        task = worker.facts.tasks[0]
-        hot = HotKey(key=b"secret", share=1.0, over=0.0)
+        assert worker.snapshot is not None
+        task = worker.snapshot.tasks[0]
+        hot = HotKey(key=b"secret", share=1.0, max_error=0.0)
         task = replace(task, stores=(replace(task.stores[0], hot_keys=(hot,)),))
-        told = replace(worker.facts, tasks=(task, *worker.facts.tasks[1:]))
-        return replace(facts, workers=(replace(worker, facts=told), *others))
+        told = replace(worker.snapshot, tasks=(task, *worker.snapshot.tasks[1:]))
+        return replace(facts, workers=(replace(worker, snapshot=told), *others))
 
     scene.change = with_keys
     page = scene.open()
     page.wait_for_selector("text=2 workers run")
     assert not page.is_visible("#hot")
-    for path in ("facts", "tasks", "workers", "application", "lag"):
+    for path in ("snapshot", "tasks", "workers", "application", "lag"):
         with urllib.request.urlopen(f"{scene.server.url}/api/{path}", timeout=30) as answer:
             text = answer.read().decode()
         assert "secret" not in text

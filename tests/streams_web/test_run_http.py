@@ -99,7 +99,7 @@ def test_it_lives_while_it_starts_and_while_no_broker_answers(start: Start, tmp_
         headers={"Content-Type": "application/json"},
     )
     with urllib.request.urlopen(asked, timeout=60) as answer:
-        assert json.load(answer) == {"said": "events of level error and above are logged"}
+        assert json.load(answer) == {"message": "events of level error and above are logged"}
     run.process.send_signal(signal.SIGTERM)
     assert run.wait() == ExitCode.STOPPED
     assert "workers_stopping" not in run.text()  # it is no error

@@ -100,7 +100,7 @@ def test_labels_that_say_anything_are_read_as_they_are(scene: Scene) -> None:
 
 def test_a_worker_that_has_told_nothing_leaves_the_others_their_metrics(scene: Scene) -> None:
     facts = scene.board.facts
-    silent = replace(facts.workers[0], facts=None, state="starting")
+    silent = replace(facts.workers[0], snapshot=None, state="starting")
     scene.board = board(replace(facts, workers=(silent, facts.workers[1])))
     families = text_string_to_metric_families(scene.get("/metrics")[1])
     samples = [s for family in families for s in family.samples]
@@ -126,44 +126,44 @@ def test_the_api_has_what_its_description_says(scene: Scene) -> None:
     ]
     _, application = scene.get("/api/application")
     assert (application["tasks"], application["tasks_running"], application["lag"]) == (6, 6, 60)
-    assert application["told_s_ago"] == 1.0
+    assert application["report_age_seconds"] == 1.0
 
 
 def test_what_is_told_of_tasks_is_as_old_as_the_oldest_word(scene: Scene) -> None:
     facts = scene.board.facts
     first, second = facts.workers
-    assert second.facts is not None
-    fresh = replace(second, facts=replace(second.facts, at_s=101.0))
+    assert second.snapshot is not None
+    fresh = replace(second, snapshot=replace(second.snapshot, at_s=101.0))
     scene.board = board(replace(facts, workers=(first, fresh)))
     scene.now_s = 113.8
-    assert scene.get("/api/application")[1]["told_s_ago"] == 13.8
-    scene.board = board(replace(facts, workers=(replace(first, facts=None), fresh)))
-    assert scene.get("/api/application")[1]["told_s_ago"] == 12.8
+    assert scene.get("/api/application")[1]["report_age_seconds"] == 13.8
+    scene.board = board(replace(facts, workers=(replace(first, snapshot=None), fresh)))
+    assert scene.get("/api/application")[1]["report_age_seconds"] == 12.8
     scene.board = board(replace(facts, workers=()))
-    assert scene.get("/api/application")[1]["told_s_ago"] is None
+    assert scene.get("/api/application")[1]["report_age_seconds"] is None
 
 
 def test_a_silent_worker_is_told_as_silent_and_without_rates(scene: Scene) -> None:
     scene.board = board(application_snapshot(workers=2, restored_per_s=7.5))
-    (told, _) = scene.get("/api/facts")[1]["workers"]
-    assert (told["state"], told["facts"]["restored_per_s"]) == ("running", 7.5)
+    (told, _) = scene.get("/api/snapshot")[1]["workers"]
+    assert (told["state"], told["snapshot"]["restored_per_s"]) == ("running", 7.5)
     scene.now_s = 200.0
-    (told, _) = scene.get("/api/facts")[1]["workers"]
-    assert (told["state"], told["facts"]["restored_per_s"]) == ("silent", 0)
+    (told, _) = scene.get("/api/snapshot")[1]["workers"]
+    assert (told["state"], told["snapshot"]["restored_per_s"]) == ("unresponsive", 0)
 
 
 def test_tasks_of_a_silent_worker_are_not_told_as_running(scene: Scene) -> None:
     facts = scene.board.facts
     first, second = facts.workers
-    assert first.facts is not None
-    assert second.facts is not None
-    fresh = replace(second, facts=replace(second.facts, at_s=140.0))
+    assert first.snapshot is not None
+    assert second.snapshot is not None
+    fresh = replace(second, snapshot=replace(second.snapshot, at_s=140.0))
     scene.board = board(replace(facts, workers=(first, fresh)))
 
     def seen() -> tuple[list[str], list[str], int, list[float]]:
         tasks = [told["task"]["state"] for told in scene.get("/api/tasks")[1]]
-        workers = scene.get("/api/facts")[1]["workers"]
-        facts = [task["state"] for worker in workers for task in worker["facts"]["tasks"]]
+        workers = scene.get("/api/snapshot")[1]["workers"]
+        facts = [task["state"] for worker in workers for task in worker["snapshot"]["tasks"]]
         families = list(text_string_to_metric_families(scene.get("/metrics")[1]))
         samples = [s for family in families for s in family.samples]
         running = [s.value for s in samples if s.name == "headrace_task_running"]
@@ -172,7 +172,7 @@ def test_tasks_of_a_silent_worker_are_not_told_as_running(scene: Scene) -> None:
     scene.now_s = 110.0
     assert seen() == (["running"] * 6, ["running"] * 6, 6, [1] * 6)
     scene.now_s = 140.0
-    states = ["silent"] * 3 + ["running"] * 3
+    states = ["unresponsive"] * 3 + ["running"] * 3
     assert seen() == (states, states, 3, [0, 0, 0, 1, 1, 1])
     assert [told["task"]["state_s"] for told in scene.get("/api/tasks")[1]][:3] == [40.0] * 3
     assert [len(told["task"]["inputs"]) for told in scene.get("/api/tasks")[1]] == [1] * 6
@@ -181,25 +181,25 @@ def test_tasks_of_a_silent_worker_are_not_told_as_running(scene: Scene) -> None:
 def test_tasks_that_another_worker_took_from_a_frozen_one_are_told_once(scene: Scene) -> None:
     facts = scene.board.facts
     frozen, second = facts.workers
-    assert frozen.facts is not None
-    assert second.facts is not None
-    took = tuple(replace(task, state_s=5.0) for task in frozen.facts.tasks)
-    told = replace(second.facts, at_s=160.0, tasks=(*took, *second.facts.tasks))
-    scene.board = board(replace(facts, workers=(frozen, replace(second, facts=told))))
+    assert frozen.snapshot is not None
+    assert second.snapshot is not None
+    took = tuple(replace(task, state_s=5.0) for task in frozen.snapshot.tasks)
+    told = replace(second.snapshot, at_s=160.0, tasks=(*took, *second.snapshot.tasks))
+    scene.board = board(replace(facts, workers=(frozen, replace(second, snapshot=told))))
     scene.now_s = 160.0
     application = scene.get("/api/application")[1]
     assert (application["tasks"], application["tasks_running"], application["lag"]) == (6, 6, 60)
-    assert application["told_s_ago"] == 0.0
+    assert application["report_age_seconds"] == 0.0
     for path in ("/api/tasks", "/api/lag"):
         assert [one["worker"] for one in scene.get(path)[1]] == [1] * 6
-    (_, plain) = scene.get("/api/facts")
-    assert [len(view["facts"]["tasks"]) for view in plain["workers"]] == [0, 6]
+    (_, plain) = scene.get("/api/snapshot")
+    assert [len(view["snapshot"]["tasks"]) for view in plain["workers"]] == [0, 6]
     families = list(text_string_to_metric_families(scene.get("/metrics")[1]))
     samples = [s for family in families for s in family.samples]
     for name in ("headrace_task_running", "headrace_task_input_lag_records"):
         found = [s.labels["task"] for s in samples if s.name == name]
         assert len(found) == len(set(found)) == 6
-    ages = [s.value for s in samples if s.name == "headrace_worker_facts_age_seconds"]
+    ages = [s.value for s in samples if s.name == "headrace_worker_report_age_seconds"]
     assert ages == [60.0, 0.0]
     assert scene.get("/health/ready")[0] == 200
 
@@ -207,8 +207,8 @@ def test_tasks_that_another_worker_took_from_a_frozen_one_are_told_once(scene: S
 def test_a_worker_that_is_frozen_does_not_count_as_running(scene: Scene) -> None:
     facts = scene.board.facts
     first, second = facts.workers
-    assert second.facts is not None
-    fresh = replace(second, facts=replace(second.facts, at_s=110.0))
+    assert second.snapshot is not None
+    fresh = replace(second, snapshot=replace(second.snapshot, at_s=110.0))
     scene.board = board(replace(facts, workers=(first, fresh)))
 
     def seen() -> tuple[set[tuple[str, str]], float, list[str]]:
@@ -222,7 +222,7 @@ def test_a_worker_that_is_frozen_does_not_count_as_running(scene: Scene) -> None
     scene.now_s = 110.0
     assert seen() == ({("0", "running"), ("1", "running")}, 2.0, ["running", "running"])
     scene.now_s = 110.5
-    assert seen() == ({("0", "silent"), ("1", "running")}, 1.0, ["silent", "running"])
+    assert seen() == ({("0", "unresponsive"), ("1", "running")}, 1.0, ["unresponsive", "running"])
     connecting = replace(first, state="connecting")
     scene.board = board(replace(facts, workers=(connecting, fresh)))
     scene.now_s = 111.0
@@ -287,7 +287,7 @@ DEBUG = b'{"level": "debug"}'
 def test_the_level_of_the_log_is_changed_as_the_description_says() -> None:
     scene = Levels()
     with scene.server:
-        assert scene.post(DEBUG) == (200, {"said": "as debug"})
+        assert scene.post(DEBUG) == (200, {"message": "as debug"})
         kind = {"Content-Type": "application/json; charset=utf-8"}
         assert scene.post(b'{"level": "warning"}', **kind)[0] == 200
         assert scene.levels == ["debug", "warning"]
@@ -348,7 +348,7 @@ def test_an_embedded_application_changes_the_level_of_logging() -> None:
                 headers={"Content-Type": "application/json"},
             )
             with urllib.request.urlopen(request, timeout=60) as answer:
-                said = json.load(answer)["said"]
+                said = json.load(answer)["message"]
         assert said == "events of level error and above are logged"
         assert logger.level == logging.ERROR
     finally:
@@ -389,7 +389,7 @@ def test_who_has_no_token_is_refused_but_for_health(tmp_path: Path) -> None:
     file.write_text(f"{TOKEN}\n")
     scene = Scene(token_file=file)
     with scene.server:
-        for path in ("/metrics", "/api/facts", "/", "/nowhere", "/health/../metrics"):
+        for path in ("/metrics", "/api/snapshot", "/", "/nowhere", "/health/../metrics"):
             code, said = scene.get(path)
             assert (code, said) == (401, {"error": "send the token: Authorization: Bearer TOKEN"})
             code, wrong = scene.get(path, Authorization="Bearer wrong")
@@ -415,7 +415,7 @@ def test_on_this_machine_alone_a_request_for_another_host_is_refused(
     scene: Scene, tmp_path: Path, host: str
 ) -> None:
     """A page in a browser here may have its own name lead to this address."""
-    code, said = scene.get("/api/facts", Host=host)
+    code, said = scene.get("/api/snapshot", Host=host)
     assert code == 421
     assert f"{host!r} is another host. Use localhost" in said["error"]
     assert scene.get("/health/live", Host=host)[0] == 200
@@ -445,7 +445,7 @@ def test_a_token_that_cannot_be_read_is_said(tmp_path: Path) -> None:
 
 def test_while_it_starts_the_answer_is_503_with_the_progress(scene: Scene) -> None:
     facts = scene.board.facts
-    silent = replace(facts.workers[0], facts=None, state="starting")
+    silent = replace(facts.workers[0], snapshot=None, state="starting")
     scene.board = board(replace(facts, workers=(silent,)), is_loaded=False)
     progress = {"worker": 0, "state": "starting", "tasks": 0, "running": 0, "restore_remaining": 0}
     for path in ("/health/startup", "/health/ready", "/api/tasks"):

@@ -111,11 +111,11 @@ class Host:
     def _facts(self, app: KafkaStreams) -> ApplicationSnapshot:
         told = application_snapshot(at_s=time.monotonic())
         (view,) = told.workers
-        assert view.facts is not None
+        assert view.snapshot is not None
         tasks: tuple[TaskSnapshot, ...] = tuple(
             task_snapshot(p, sub=plan.id) for plan in app.plans for p in sorted(self.tasks)
         )
-        return replace(told, workers=(replace(view, facts=replace(view.facts, tasks=tasks)),))
+        return replace(told, workers=(replace(view, snapshot=replace(view.snapshot, tasks=tasks)),))
 
     def get(self, path: str, body: Any = None, **headers: str) -> tuple[int, Any]:
         data = None if body is None else json.dumps(body).encode()

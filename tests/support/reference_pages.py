@@ -59,10 +59,10 @@ MORE_FIELDS: Mapping[str, tuple[str, ...]] = {
         "restored", "to_restore", "restarts",
     ),
     "supervisor_started": ("settings_from",),
-    "worker_crashed": ("worker_index", "exit_code", "outcome", "advice", "said"),
-    "worker_ended": ("worker_index", "exit_code", "outcome", "advice", "said"),
-    "worker_failed": ("worker_index", "exit_code", "outcome", "advice", "said"),
-    "worker_given_up": ("worker_index", "exit_code", "outcome", "advice", "said"),
+    "worker_crashed": ("worker_index", "exit_code", "outcome", "advice", "last_output"),
+    "worker_ended": ("worker_index", "exit_code", "outcome", "advice", "last_output"),
+    "worker_failed": ("worker_index", "exit_code", "outcome", "advice", "last_output"),
+    "worker_given_up": ("worker_index", "exit_code", "outcome", "advice", "last_output"),
 }  # fmt: skip
 """Fields that a call passes as a mapping."""
 _LEVEL_NAMES = {"warn": "warning"}

@@ -73,7 +73,7 @@ def worker_snapshot(
         "busy_s": {"process": 2.0, "poll": 1.0},
         "nodes": tuple(node_snapshot(f"node-{n}") for n in range(nodes)),
         "tasks": tuple(task_snapshot(first + n, nodes=nodes) for n in range(tasks)),
-        "numbers": (ProcessorCounter(node="node-0", name="refused", value=3),),
+        "counters": (ProcessorCounter(node="node-0", name="refused", value=3),),
     }  # fmt: skip
     return WorkerSnapshot(**(known | others))
 
@@ -82,7 +82,7 @@ def application_snapshot(workers: int = 1, tasks: int = 1, **others: Any) -> App
     views = tuple(
         WorkerView(
             index=n, state="running", pid=1_000 + n, restarts=n,
-            facts=worker_snapshot(tasks=tasks, first=n * tasks, **others),
+            snapshot=worker_snapshot(tasks=tasks, first=n * tasks, **others),
         )
         for n in range(workers)
     )  # fmt: skip

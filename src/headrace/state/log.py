@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping, MutableMapping
 from contextlib import suppress
 from typing import Any
 
-LINES = ("said", "traceback")
+LINES = ("last_output", "traceback")
 """Fields that are lists of lines."""
 Say = Callable[..., Any]
 """Log function; its arguments are an event and its fields."""

@@ -816,7 +816,7 @@ localhost:1 has answered yet. It continues to start in the background; stop it w
             >>> app = KafkaStreams(builder.build(), {
             ...     "application.id": "copy", "bootstrap.servers": "localhost:9092"})
             >>> (worker,) = app.metrics().workers
-            >>> worker.state, worker.facts
+            >>> worker.state, worker.snapshot
             ('created', None)
         """
         return self._snapshot()

@@ -82,15 +82,15 @@ def _the_views(app: ApplicationSnapshot, _: float) -> Iterable[tuple[Labels, Wor
 def _the_workers(app: ApplicationSnapshot, now_s: float) -> Iterable[tuple[Labels, WorkerSnapshot]]:
     """Yield workers with a report, even if they have ended: counts stay until a restart."""
     views = (view.at(now_s) for view in app.workers)
-    return (((str(view.index),), view.facts) for view in views if view.facts is not None)
+    return (((str(view.index),), view.snapshot) for view in views if view.snapshot is not None)
 
 
 def _the_tasks(app: ApplicationSnapshot, now_s: float) -> Iterable[tuple[Labels, TaskSnapshot]]:
     """Skip tasks of a worker without a process, because other workers have them by now."""
     for view in app.at(now_s).workers:
-        if view.facts is not None and view.pid is not None:
+        if view.snapshot is not None and view.pid is not None:
             index = str(view.index)
-            for task in view.facts.tasks:
+            for task in view.snapshot.tasks:
                 yield (index, task.id), task
 
 
@@ -200,7 +200,7 @@ METRICS = (
         ("worker",), _views(lambda view: view.restarts), "failed-stream-threads",
     ),
     Metric(
-        "headrace_worker_facts_age_seconds", "gauge",
+        "headrace_worker_report_age_seconds", "gauge",
         "Age of what the worker told last: much, where it is stuck.", ("worker",), Read(_the_ages),
     ),
     Metric(
@@ -335,9 +335,9 @@ METRICS = (
         "process-latency",
     ),
     Metric(
-        "headrace_node_number", "counter", "What processors counted with context.count.",
+        "headrace_processor_counter", "counter", "What processors counted with context.count.",
         ("worker", "node", "name"),
-        _each(lambda facts: (((one.node, one.name), one.value) for one in facts.numbers)),
+        _each(lambda facts: (((one.node, one.name), one.value) for one in facts.counters)),
         "StreamsMetrics.addSensor",
     ),
     # -- stores ----------------------------------------------------------------------------------

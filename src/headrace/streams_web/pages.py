@@ -30,7 +30,7 @@ from headrace.streams.logs import LEVELS
 from headrace.streams.metrics.counters import Distribution
 from headrace.streams.metrics.hot_keys import without_keys
 from headrace.streams.metrics.snapshots import (
-    SILENT_S,
+    UNRESPONSIVE_S,
     ApplicationSnapshot,
     HealthSnapshot,
     InputSnapshot,
@@ -136,7 +136,7 @@ def _escaped(text: str) -> str:
 
 STUCK_S = 30.0
 """Time without an iteration after which the supervisor's loop, which runs every 0.1 s, is stuck."""
-OLD_S = SILENT_S
+OLD_S = UNRESPONSIVE_S
 """Age after which the report of a worker counts as outdated."""
 _AWAY = "connecting"
 
@@ -188,7 +188,7 @@ def ready(board: HealthSnapshot, now_s: float, within: timedelta | None = None) 
 
 
 def _of_worker(view: WorkerView, now_s: float, within: timedelta | None) -> list[str]:
-    name, facts = f"worker {view.index}", view.facts
+    name, facts = f"worker {view.index}", view.snapshot
     if view.pid is not None and view.state == _AWAY:
         return [f"{name} is {_AWAY}: brokers are not reached"]
     if facts is None or view.pid is None:
@@ -225,9 +225,9 @@ def _for_how_long(task: TaskSnapshot, age_s: float) -> str:
 
 def _is_taken(left: WorkerView, told: WorkerView) -> bool:
     """Return whether other workers have all tasks of a worker's report, so nothing waits for it."""
-    if left.facts is None or told.facts is None:
+    if left.snapshot is None or told.snapshot is None:
         return False
-    return bool(told.facts.tasks) and not left.facts.tasks
+    return bool(told.snapshot.tasks) and not left.snapshot.tasks
 
 
 def _waiting(tasks: tuple[TaskSnapshot, ...]) -> str:
@@ -238,7 +238,7 @@ def _waiting(tasks: tuple[TaskSnapshot, ...]) -> str:
 def _progress(app: ApplicationSnapshot) -> list[dict[str, Any]]:
     found = []
     for view in app.workers:
-        tasks = view.facts.tasks if view.facts else ()
+        tasks = view.snapshot.tasks if view.snapshot else ()
         stores = (store for task in tasks for store in task.stores)
         found.append({
             "worker": view.index,
@@ -311,7 +311,7 @@ class WorkerAnswer:
     state: str
     pid: int | None
     restarts: int
-    told_s_ago: float | None
+    report_age_seconds: float | None
     processed: int
     committed: int
     commits: int
@@ -324,7 +324,7 @@ class WorkerAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApplicationAnswer:
-    """An application and its workers; `told_s_ago` is the age of the oldest report in the sums."""
+    """Application and workers; `report_age_seconds` is that of the oldest report in the sums."""
 
     application: str
     version: str
@@ -332,7 +332,7 @@ class ApplicationAnswer:
     tasks: int
     tasks_running: int
     lag: int
-    told_s_ago: float | None
+    report_age_seconds: float | None
     workers: tuple[WorkerAnswer, ...]
 
 
@@ -341,7 +341,7 @@ class TaskAnswer:
     """A task and its worker."""
 
     worker: int
-    told_s_ago: float
+    report_age_seconds: float
     task: TaskSnapshot
 
 
@@ -351,7 +351,7 @@ class LagAnswer:
 
     worker: int
     task: str
-    told_s_ago: float
+    report_age_seconds: float
     lag: int | None
     input: InputSnapshot
 
@@ -406,7 +406,9 @@ def _application(app: ApplicationSnapshot, now_s: float) -> ApplicationAnswer:
         tasks=len(tasks),
         tasks_running=sum(task.state == "running" for task in tasks),
         lag=sum(one.lag or 0 for one in app.inputs),
-        told_s_ago=max((one.told_s_ago for one in _tasks(app, now_s)), default=None),
+        report_age_seconds=max(
+            (one.report_age_seconds for one in _tasks(app, now_s)), default=None
+        ),
         workers=_workers(app, now_s),
     )
 
@@ -421,15 +423,17 @@ def _workers(app: ApplicationSnapshot, now_s: float) -> tuple[WorkerAnswer, ...]
             state=view.state_at(now_s),
             pid=view.pid,
             restarts=view.restarts,
-            told_s_ago=None if view.facts is None else round(view.facts.age_s(now_s), 3),
-            processed=one(lambda facts: facts.processed, view.facts),
-            committed=one(lambda facts: facts.committed, view.facts),
-            commits=one(lambda facts: facts.commits, view.facts),
-            rebalances=one(lambda facts: facts.rebalances, view.facts),
-            aborted=one(lambda facts: facts.aborted, view.facts),
-            tasks=one(lambda facts: len(facts.tasks), view.facts),
-            is_paused=view.facts is not None and view.facts.is_paused,
-            memory_bytes=None if view.facts is None else view.facts.memory_bytes,
+            report_age_seconds=None
+            if view.snapshot is None
+            else round(view.snapshot.age_s(now_s), 3),
+            processed=one(lambda facts: facts.processed, view.snapshot),
+            committed=one(lambda facts: facts.committed, view.snapshot),
+            commits=one(lambda facts: facts.commits, view.snapshot),
+            rebalances=one(lambda facts: facts.rebalances, view.snapshot),
+            aborted=one(lambda facts: facts.aborted, view.snapshot),
+            tasks=one(lambda facts: len(facts.tasks), view.snapshot),
+            is_paused=view.snapshot is not None and view.snapshot.is_paused,
+            memory_bytes=None if view.snapshot is None else view.snapshot.memory_bytes,
         )
         for view in app.workers
     )
@@ -437,10 +441,12 @@ def _workers(app: ApplicationSnapshot, now_s: float) -> tuple[WorkerAnswer, ...]
 
 def _tasks(app: ApplicationSnapshot, now_s: float) -> tuple[TaskAnswer, ...]:
     return tuple(
-        TaskAnswer(worker=view.index, told_s_ago=round(view.facts.age_s(now_s), 3), task=task)
+        TaskAnswer(
+            worker=view.index, report_age_seconds=round(view.snapshot.age_s(now_s), 3), task=task
+        )
         for view in app.at(now_s).workers
-        if view.facts is not None and view.pid is not None
-        for task in view.facts.tasks
+        if view.snapshot is not None and view.pid is not None
+        for task in view.snapshot.tasks
     )
 
 
@@ -449,7 +455,7 @@ def _lag(app: ApplicationSnapshot, now_s: float) -> tuple[LagAnswer, ...]:
         LagAnswer(
             worker=one.worker,
             task=one.task.id,
-            told_s_ago=one.told_s_ago,
+            report_age_seconds=one.report_age_seconds,
             lag=place.lag,
             input=place,
         )
@@ -524,12 +530,12 @@ def _log_level_operation() -> dict[str, Any]:
         "required": ["level"],
         "properties": {"level": {"type": "string", "enum": list(LEVELS)}},
     }
-    said = {"type": "object", "properties": {"said": {"type": "string"}}}
+    changed = {"type": "object", "properties": {"message": {"type": "string"}}}
     return {
         "summary": "Set the log level of all workers until the process ends.",
         "requestBody": {"required": True, "content": {"application/json": {"schema": asked}}},
         "responses": {
-            "200": {"description": "Done.", "content": {"application/json": {"schema": said}}},
+            "200": {"description": "Done.", "content": {"application/json": {"schema": changed}}},
             "400": {"description": "The level is unknown, or the body is not JSON."},
             "403": {"description": "Other machines are served without a token."},
             "415": {"description": "The content type is not application/json."},
@@ -697,7 +703,7 @@ class Pages:
         if level is None:
             return _error(400, f'send {{"level": LEVEL}} with a LEVEL of {", ".join(LEVELS)}')
         try:
-            return JSONResponse({"said": await run_in_threadpool(self._set_level, level)})
+            return JSONResponse({"message": await run_in_threadpool(self._set_level, level)})
         except TimeoutError:
             return _error(503, "the application does not answer, because it may be stopping")
 

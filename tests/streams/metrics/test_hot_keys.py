@@ -42,7 +42,7 @@ def test_a_sketch_never_says_too_little_and_says_by_how_much_it_may_be_too_much(
     assert len(found) <= 4
     for hot in found:
         assert hot.share * len(commits) >= min(true[hot.key], len(commits)) - 1e-9
-        assert (hot.share - hot.over) * len(commits) <= true[hot.key] + 1e-9
+        assert (hot.share - hot.max_error) * len(commits) <= true[hot.key] + 1e-9
     # What is written more often than all counters together can hold is never missed.
     bound = sum(true.values()) / 4
     assert {key for key, count in true.items() if count > bound} <= {hot.key for hot in found}
@@ -56,8 +56,8 @@ def test_a_key_of_each_commit_stands_out_among_many_that_come_once() -> None:
         sketch.add(keys)
     hot, *others = sketch.most(10)
     assert (hot.key, round(hot.share, 1)) == (b"hot", 1.0)
-    assert hot.over < 0.1
-    assert max(other.share - other.over for other in others) < 0.1
+    assert hot.max_error < 0.1
+    assert max(other.share - other.max_error for other in others) < 0.1
 
 
 def test_of_a_large_commit_some_keys_stand_for_all() -> None:
@@ -90,7 +90,7 @@ def test_windows_of_a_key_are_one_key_and_tasks_that_left_are_forgotten() -> Non
     hot.written(
         [(TASK, {"windows": [(b"a" + bytes(12), b"", 0), (b"a" + bytes(11) + b"1", b"", 0)]})]
     )
-    assert hot.of(TASK, "windows") == (HotKey(key=b"a", share=1.0, over=0.0),)
+    assert hot.of(TASK, "windows") == (HotKey(key=b"a", share=1.0, max_error=0.0),)
     hot.keep_to([TaskId(0, 2)])
     assert hot.of(TASK, "windows") == ()
 
@@ -149,13 +149,13 @@ def test_a_worker_tells_none_unless_the_setting_says_so() -> None:
 def test_keys_go_between_processes_as_they_are_and_can_be_left_out() -> None:
     app = application_snapshot()
     (view,) = app.workers
-    assert view.facts is not None
-    (task,) = view.facts.tasks
-    hot = HotKey(key=b"\x00\xff", share=0.5, over=0.0)
+    assert view.snapshot is not None
+    (task,) = view.snapshot.tasks
+    hot = HotKey(key=b"\x00\xff", share=0.5, max_error=0.0)
     task = replace(task, stores=(replace(task.stores[0], hot_keys=(hot,)),))
-    facts = replace(view.facts, tasks=(task,))
+    facts = replace(view.snapshot, tasks=(task,))
     assert msgspec.json.decode(msgspec.json.encode(facts), type=WorkerSnapshot) == facts
     for pid in (1, None):  # those of a process that has ended, too
-        shown = without_keys(replace(app, workers=(replace(view, pid=pid, facts=facts),)))
-        assert shown.facts[0].tasks[0].stores[0].hot_keys == ()
+        shown = without_keys(replace(app, workers=(replace(view, pid=pid, snapshot=facts),)))
+        assert shown.snapshots[0].tasks[0].stores[0].hot_keys == ()
     assert without_keys(app) is app

@@ -14,12 +14,14 @@ def told(*workers: tuple[float, dict[int, float]]) -> ApplicationSnapshot:
     views = []
     for view, (at_s, began) in zip(app.workers, workers, strict=True):
         tasks = tuple(task_snapshot(n, state_s=at_s - since) for n, since in began.items())
-        views.append(replace(view, facts=replace(worker_snapshot(at_s=at_s), tasks=tasks)))
+        views.append(replace(view, snapshot=replace(worker_snapshot(at_s=at_s), tasks=tasks)))
     return replace(app, workers=tuple(views))
 
 
 def owners(app: ApplicationSnapshot) -> list[list[str]]:
-    return [[task.id for task in view.facts.tasks] if view.facts else [] for view in app.workers]
+    return [
+        [task.id for task in view.snapshot.tasks] if view.snapshot else [] for view in app.workers
+    ]
 
 
 def test_what_a_frozen_worker_told_of_is_the_others_that_took_it() -> None:

@@ -191,7 +191,7 @@ def test_what_is_no_request_is_refused_and_the_next_one_is_heard(
             caller.connect(name)
             caller.sendall(line)
             with caller.makefile() as answers:
-                assert "refused" in json.loads(answers.readline())
+                assert "error" in json.loads(answers.readline())
         found.ask({"scale": 2})
     assert supervisor.done == [2]
 

@@ -147,7 +147,7 @@ def test_no_status_is_logged_when_none_is_wanted() -> None:
 
 def test_a_worker_that_is_frozen_is_silent() -> None:
     worker = _worker(replace(FIRST, state="running"))
-    worker.facts = worker_snapshot()
+    worker.snapshot = worker_snapshot()
     states = [cells(worker, now_s)[2] for now_s in (110.0, 110.5)]
-    assert states == ["running", "silent"]
-    assert fields(worker, 110.5)["state"] == "silent"
+    assert states == ["running", "unresponsive"]
+    assert fields(worker, 110.5)["state"] == "unresponsive"

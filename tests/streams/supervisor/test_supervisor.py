@@ -181,16 +181,16 @@ def go_on(scene: Scene, *heard: int, seconds: int) -> None:
 def test_a_silent_worker_is_said_once_and_when_it_is_heard_again() -> None:
     scene = silent_scene()
     go_on(scene, 0, seconds=10)
-    assert scene.log.named("worker_silent") == []
+    assert scene.log.named("worker_unresponsive") == []
     go_on(scene, 0, seconds=60)
-    (said,) = scene.log.named("worker_silent")
-    assert (said["worker_index"], said["worker"], said["silent_s"]) == (1, "w-1", 11.0)
+    (said,) = scene.log.named("worker_unresponsive")
+    assert (said["worker_index"], said["worker"], said["unresponsive_s"]) == (1, "w-1", 11.0)
     assert "consumer.session.timeout.ms" in said["advice"]
-    assert scene.log.named("worker_heard") == []
+    assert scene.log.named("worker_recovered") == []
     go_on(scene, 0, 1, seconds=20)
-    (heard,) = scene.log.named("worker_heard")
-    assert (heard["worker_index"], heard["silent_s"]) == (1, 71.0)
-    assert len(scene.log.named("worker_silent")) == 1
+    (heard,) = scene.log.named("worker_recovered")
+    assert (heard["worker_index"], heard["unresponsive_s"]) == (1, 71.0)
+    assert len(scene.log.named("worker_unresponsive")) == 1
 
 
 def test_a_silent_worker_that_ends_is_not_heard_of_again() -> None:
@@ -198,8 +198,8 @@ def test_a_silent_worker_that_ends_is_not_heard_of_again() -> None:
     go_on(scene, 0, seconds=20)
     scene.process(1).code = -KILL
     go_on(scene, 0, seconds=20)
-    assert len(scene.log.named("worker_silent")) == 1
-    assert scene.log.named("worker_heard") == []
+    assert len(scene.log.named("worker_unresponsive")) == 1
+    assert scene.log.named("worker_recovered") == []
 
 
 def test_a_worker_that_is_silent_when_the_group_has_removed_it_is_killed_and_restarted() -> None:
@@ -239,7 +239,7 @@ def test_a_supervisor_that_was_stopped_itself_calls_nobody_silent() -> None:
     scene = silent_scene()
     scene.turn(after_s=300)
     go_on(scene, 0, 1, seconds=20)
-    assert scene.log.named("worker_silent") == []
+    assert scene.log.named("worker_unresponsive") == []
 
 
 def test_the_others_start_when_the_first_has_loaded_the_application() -> None:
@@ -285,7 +285,7 @@ def test_what_a_worker_wrote_before_it_could_log_stands_with_its_end() -> None:
     scene.process(0).code, scene.process(0).words = 1, ["Traceback ...", "ImportError: no x"]
     scene.turn()
     (crashed,) = scene.log.named("worker_crashed")
-    assert crashed["said"] == ["Traceback ...", "ImportError: no x"]
+    assert crashed["last_output"] == ["Traceback ...", "ImportError: no x"]
     assert crashed["exit_code"] == 1
 
 
@@ -576,7 +576,7 @@ def test_the_board_has_the_last_that_each_worker_told() -> None:
     board = scene.supervisor.board
     assert board.is_loaded
     assert (board.facts.application, board.facts.topology) == ("shop", "abc")
-    assert [view.facts for view in board.facts.workers] == [facts, None]
+    assert [view.snapshot for view in board.facts.workers] == [facts, None]
     assert [task.id for task in board.facts.tasks] == ["0_0", "0_1", "0_2"]
     assert board.turned_s == scene.now_s
 
@@ -590,12 +590,12 @@ def test_the_numbers_of_a_worker_that_crashed_stay_until_the_next_tells_its_own(
     process.code = -KILL
     scene.turn()
     (view,) = scene.supervisor.board.facts.workers
-    assert (view.facts, view.pid, view.restarts) == (facts, None, 1)
+    assert (view.snapshot, view.pid, view.restarts) == (facts, None, 1)
     assert scene.supervisor.board.facts.tasks == ()
     scene.now_s += 100
     scene.turn()
     (view,) = scene.supervisor.board.facts.workers
-    assert view.facts is None
+    assert view.snapshot is None
     assert not scene.supervisor.board.is_given_up
 
 

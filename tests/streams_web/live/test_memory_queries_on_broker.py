@@ -73,12 +73,14 @@ def assert_hot_keys_and_the_group_are_told(run: Run) -> None:
     assert {one["host"] for one in group["members"]} == {group["host"]}
     tasks = sorted(task for one in group["members"] for task in one["tasks"])
     assert tasks == ["0_0", "0_1", "0_2", "0_3"]
-    (sent,) = {tuple(view["facts"]["sent"]) for view in served.get("/api/facts")[1]["workers"]}
+    (sent,) = {
+        tuple(view["snapshot"]["sent"]) for view in served.get("/api/snapshot")[1]["workers"]
+    }
     assert len(sent) == 2  # the output and the changelog
     assert all(
         store["hot_keys"] == []
-        for view in served.get("/api/facts")[1]["workers"]
-        for task in view["facts"]["tasks"]
+        for view in served.get("/api/snapshot")[1]["workers"]
+        for task in view["snapshot"]["tasks"]
         for store in task["stores"]
     )
 
@@ -116,7 +118,9 @@ def test_a_program_asks_its_own_workers(topics: Topics, tmp_path: Path) -> None:
 
         wait_until(lambda: total() == 40, what="all counts")
         wait_until(
-            lambda: {len(view.facts.tasks) for view in app.metrics().workers if view.facts} == {1},
+            lambda: (
+                {len(view.snapshot.tasks) for view in app.metrics().workers if view.snapshot} == {1}
+            ),
             what="tasks shared out",
         )
         wait_until(lambda: total() == 40, what="all counts of both workers")

@@ -53,13 +53,14 @@ def test_figures_are_those_of_the_records_and_health_outlasts_a_stopped_worker(
         assert served.get("/health/ready")[0] == 200
         os.kill(run.pid(1), signal.SIGSTOP)
         wait_until(
-            lambda: served.get("/api/workers")[1][1]["told_s_ago"] > 2, what="an old snapshot"
+            lambda: served.get("/api/workers")[1][1]["report_age_seconds"] > 2,
+            what="an old snapshot",
         )
         begun_s = time.monotonic()
         assert served.metrics()["headrace_app_workers"] == 2
         assert time.monotonic() - begun_s < 20
-        run.wait_for("worker_silent", worker_index=1, level="warning")
-        run.wait_for("status_reported", worker_index=1, state="silent", records_per_s=0)
+        run.wait_for("worker_unresponsive", worker_index=1, level="warning")
+        run.wait_for("status_reported", worker_index=1, state="unresponsive", records_per_s=0)
         os.kill(run.pid(1), signal.SIGKILL)
         wait_until(
             lambda: served.metrics()["headrace_worker_restarts_total"] == 1, what="a restart"
@@ -74,8 +75,8 @@ def test_figures_are_those_of_the_records_and_health_outlasts_a_stopped_worker(
 
 def sent_to(served: Served, topic: str) -> int:
     """The records that all workers have sent to a topic."""
-    workers = served.get("/api/facts")[1]["workers"]
-    return sum(view["facts"]["sent"].get(topic, 0) for view in workers)
+    workers = served.get("/api/snapshot")[1]["workers"]
+    return sum(view["snapshot"]["sent"].get(topic, 0) for view in workers)
 
 
 def test_an_application_pauses_with_all_committed_and_goes_on(
@@ -105,16 +106,16 @@ def test_an_application_pauses_with_all_committed_and_goes_on(
         app.pause()
         wait_until(lambda: app.state is State.PAUSED, what="paused")
         kafka.write(topics.bootstrap, read, [(b"k%d" % n, b"b") for n in range(50)])
-        at_s = app.metrics().facts[0].at_s
+        at_s = app.metrics().snapshots[0].at_s
         # Two snapshots later it has had all the time to process what it must not.
-        wait_until(lambda: app.metrics().facts[0].at_s > at_s + 1, what="later snapshots")
-        facts = app.metrics().facts[0]
+        wait_until(lambda: app.metrics().snapshots[0].at_s > at_s + 1, what="later snapshots")
+        facts = app.metrics().snapshots[0]
         assert (facts.processed, facts.committed, facts.is_paused) == (50, 50, True)
         assert {task.state for task in app.tasks()} == {"running"}
         assert len(kafka.read(topics.bootstrap, written)) == 50
         app.resume()
         wait_until(lambda: len(kafka.read(topics.bootstrap, written)) == 100, what="the rest")
         assert app.state is State.RUNNING
-        wait_until(lambda: app.metrics().facts[0].committed == 100, what="all counted")
+        wait_until(lambda: app.metrics().snapshots[0].committed == 100, what="all counted")
         assert sum(one.committed for one in app.lags()) >= 100
     assert states.count(State.PAUSED) == 1

@@ -644,7 +644,7 @@ def test_a_processor_counts_numbers_of_its_own() -> None:
         worker = driver._worker.present()
         worker._snapshots.collect()
         assert worker.facts is not None
-        found = {(one.node, one.name): one.value for one in worker.facts.numbers}
+        found = {(one.node, one.name): one.value for one in worker.facts.counters}
     assert found == {("step", "letters"): 3, ("step", "seen"): 2}
 
 

@@ -49,7 +49,7 @@ class ServedTask:
     Args:
         committed: committed records, since the worker started.
         behind_s: lag of the input that is furthest behind, in seconds.
-        told_s_ago: age of the report in seconds.
+        report_age_seconds: age of the report in seconds.
         stream_time_ms: its stream time in milliseconds since 1970, or -1.
         skew: the slowest and the fastest partition on which its stream time depends.
     """
@@ -60,7 +60,7 @@ class ServedTask:
     lag: int
     behind_s: float
     committed: int
-    told_s_ago: float
+    report_age_seconds: float
     stream_time_ms: int = -1
     skew: SkewSnapshot | None = None
 
@@ -79,11 +79,11 @@ class ServedLook:
         """Return records per second by task, without moved tasks and restarted workers."""
         if before is None:
             return {}
-        then = {task.id: (before.at_s - task.told_s_ago, task) for task in before.tasks}
+        then = {task.id: (before.at_s - task.report_age_seconds, task) for task in before.tasks}
         found = {}
         for task in self.tasks:
             was_s, was = then.get(task.id, (0.0, None))
-            span_s = self.at_s - task.told_s_ago - was_s
+            span_s = self.at_s - task.report_age_seconds - was_s
             if was is None or was.worker != task.worker or task.committed < was.committed:
                 continue
             if span_s > 0:
@@ -169,7 +169,7 @@ def shown_served(seen: ServedLook, before: ServedLook | None, *, rows_max: int) 
             f"{task.lag:,}",
             f"{task.behind_s:,.0f}",
             "-" if rate is None else f"{rate:,.0f}",
-            f"{task.told_s_ago:.0f}",
+            f"{task.report_age_seconds:.0f}",
             format_time(task.stream_time_ms),
         )
     skews: dict[int, SkewSnapshot] = {}
@@ -203,7 +203,7 @@ def _task(told: dict[str, Any]) -> ServedTask:
         lag=sum(max(0, one["end"] - one["committed"]) for one in inputs if one["end"] is not None),
         behind_s=max((one["behind_ms"] / 1000 for one in inputs), default=0.0),
         committed=task["committed"],
-        told_s_ago=told["told_s_ago"],
+        report_age_seconds=told["report_age_seconds"],
         stream_time_ms=task["stream_time_ms"],
         skew=None if task["skew"] is None else SkewSnapshot(**task["skew"]),
     )

@@ -96,7 +96,7 @@ class Sketch:
         found = sorted(self._counts.items(), key=lambda one: (-one[1][0], one[0]))[:number]
         commits = max(self._commits, 1.0)
         return tuple(
-            HotKey(key=key, share=min(1.0, count / commits), over=min(1.0, over / commits))
+            HotKey(key=key, share=min(1.0, count / commits), max_error=min(1.0, over / commits))
             for key, (count, over) in found
         )
 
@@ -154,17 +154,19 @@ class HotKeys:
 
 def without_keys(app: ApplicationSnapshot) -> ApplicationSnapshot:
     """Return the snapshot without hot keys, for clients that may read metrics but no data."""
-    tasks = (task for facts in app.facts for task in facts.tasks)
+    tasks = (task for facts in app.snapshots for task in facts.tasks)
     if not any(store.hot_keys for task in tasks for store in task.stores):
         return app
     return replace(
         app,
         workers=tuple(
             view
-            if view.facts is None
+            if view.snapshot is None
             else replace(
                 view,
-                facts=replace(view.facts, tasks=tuple(map(_without_keys, view.facts.tasks))),
+                snapshot=replace(
+                    view.snapshot, tasks=tuple(map(_without_keys, view.snapshot.tasks))
+                ),
             )
             for view in app.workers
         ),

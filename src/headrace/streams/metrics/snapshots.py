@@ -24,11 +24,11 @@ from headrace.streams.plan.plan import SubPlan
 from headrace.streams.states import State
 from headrace.topology.describe.picture import Picture
 
-SILENT_S = 10.0
+UNRESPONSIVE_S = 10.0
 """Age of the last report, in seconds, above which a worker is unresponsive: about the session
 timeout, after which the group reassigns its tasks."""
-SILENT = "silent"
-"""State of a worker that was active and has not reported for `SILENT_S`."""
+UNRESPONSIVE = "unresponsive"
+"""State of a worker that was active and has not reported for `UNRESPONSIVE_S`."""
 _AT_WORK = frozenset({"rebalancing", "running", "paused"})
 
 
@@ -152,12 +152,12 @@ class HotKey:
         key: its bytes, without times of windows and sessions.
         share: approximate fraction of the recent commits to the store that wrote the key, from 0 to
             1; the weight of a commit halves each minute.
-        over: maximum error of `share`, which may be too large.
+        max_error: maximum error of `share`, which may be too large.
     """
 
     key: bytes
     share: float
-    over: float
+    max_error: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,8 +196,8 @@ class TaskSnapshot:
 
     Args:
         id: sub-topology and partition, as ``0_3``.
-        state: "waiting" for the cluster, "restoring" or "running"; "silent" if its worker is
-            unresponsive.
+        state: "waiting" for the cluster, "restoring" or "running"; "unresponsive" like its
+            worker.
         state_s: time in this state, in seconds.
         unready_s: time since it last ran in this worker, or since the worker got it, in seconds; 0
             while it runs.
@@ -257,7 +257,7 @@ class LatencySnapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessorCounter:
-    """Custom metric of a node's processors."""
+    """Custom counter of a node's processors."""
 
     node: str
     name: str
@@ -290,7 +290,7 @@ class WorkerSnapshot:
         cpu_s: processor time of the process, in seconds; None if unavailable.
         memory_bytes: memory of the process; None if unavailable.
         busy_s: approximate time of its thread by activity, in seconds.
-        numbers: custom metrics of processors.
+        counters: custom metrics of processors.
         sent: records sent to each topic and changelog, including aborted transactions; updated
             every two seconds.
     """
@@ -317,7 +317,7 @@ class WorkerSnapshot:
     busy_s: Mapping[str, float]
     nodes: tuple[NodeSnapshot, ...]
     tasks: tuple[TaskSnapshot, ...]
-    numbers: tuple[ProcessorCounter, ...]
+    counters: tuple[ProcessorCounter, ...]
     sent: Mapping[str, int] = field(default_factory=dict)
 
     def age_s(self, now_s: float) -> float:
@@ -334,30 +334,30 @@ class WorkerView:
         state: its application's state, as text.
         pid: its process ID; None without a process.
         restarts: number of restarts.
-        facts: its last snapshot, kept after the process has ended; None before the first.
+        snapshot: its last snapshot, kept after the process has ended; None before the first.
     """
 
     index: int
     state: str
     pid: int | None
     restarts: int
-    facts: WorkerSnapshot | None
+    snapshot: WorkerSnapshot | None
 
     def state_at(self, now_s: float) -> str:
-        """Return its state, or "silent" if it was active and has not reported for `SILENT_S`."""
-        if self.pid is None or self.facts is None or self.state not in _AT_WORK:
+        """Return its state; "unresponsive" if it was active and `UNRESPONSIVE_S` have passed."""
+        if self.pid is None or self.snapshot is None or self.state not in _AT_WORK:
             return self.state
-        return SILENT if self.facts.age_s(now_s) > SILENT_S else self.state
+        return UNRESPONSIVE if self.snapshot.age_s(now_s) > UNRESPONSIVE_S else self.state
 
     def at(self, now_s: float) -> WorkerView:
         """Return the view at a time; rates and task states of an unresponsive worker are reset."""
         state = self.state_at(now_s)
-        if state != SILENT or self.facts is None:
+        if state != UNRESPONSIVE or self.snapshot is None:
             return self
-        silent_s = self.facts.age_s(now_s)
-        tasks = tuple(replace(t, state=SILENT, state_s=silent_s) for t in self.facts.tasks)
-        facts = replace(self.facts, restored_per_s=0.0, is_running=False, tasks=tasks)
-        return replace(self, state=state, facts=facts)
+        silent_s = self.snapshot.age_s(now_s)
+        tasks = tuple(replace(t, state=UNRESPONSIVE, state_s=silent_s) for t in self.snapshot.tasks)
+        snapshot = replace(self.snapshot, restored_per_s=0.0, is_running=False, tasks=tasks)
+        return replace(self, state=state, snapshot=snapshot)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -379,14 +379,14 @@ class ApplicationSnapshot:
         return replace(self, workers=tuple(view.at(now_s) for view in self.workers))
 
     @property
-    def facts(self) -> tuple[WorkerSnapshot, ...]:
+    def snapshots(self) -> tuple[WorkerSnapshot, ...]:
         """Snapshots of all workers that have reported."""
-        return tuple(view.facts for view in self.workers if view.facts is not None)
+        return tuple(view.snapshot for view in self.workers if view.snapshot is not None)
 
     @property
     def running(self) -> tuple[WorkerSnapshot, ...]:
         """Snapshots of workers with a process; an ended worker has no tasks."""
-        found = (view.facts for view in self.workers if view.pid is not None)
+        found = (view.snapshot for view in self.workers if view.pid is not None)
         return tuple(facts for facts in found if facts is not None)
 
     @property
@@ -440,10 +440,10 @@ def embedded(
     application: str,
     digest: str,
     state: str,
-    facts: WorkerSnapshot | None,
+    snapshot: WorkerSnapshot | None,
     added: Sequence[WorkerView] = (),
 ) -> ApplicationSnapshot:
-    own = WorkerView(index=0, state=state, pid=os.getpid(), restarts=0, facts=facts)
+    own = WorkerView(index=0, state=state, pid=os.getpid(), restarts=0, snapshot=snapshot)
     return ApplicationSnapshot(
         application=application, version=__version__, topology=digest, workers=(own, *added)
     )
@@ -492,11 +492,11 @@ def _began(facts: WorkerSnapshot, task: TaskSnapshot) -> tuple[float, float]:
 
 
 def _left(view: WorkerView, began: dict[str, tuple[float, float]]) -> WorkerView:
-    facts = view.facts
+    facts = view.snapshot
     if facts is None or view.pid is None:
         return view
     tasks = tuple(task for task in facts.tasks if _began(facts, task) == began[task.id])
-    return replace(view, facts=replace(facts, tasks=tasks))
+    return replace(view, snapshot=replace(facts, tasks=tasks))
 
 
 # Snapshots as JSON, for other processes and for HTTP clients.

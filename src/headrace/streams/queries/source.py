@@ -12,7 +12,7 @@ import msgspec
 from headrace.state.codec import partition_for_key
 from headrace.state.store import CommittedStore, Position
 from headrace.streams.metrics.snapshots import (
-    SILENT_S,
+    UNRESPONSIVE_S,
     ApplicationSnapshot,
     TaskSnapshot,
     without_taken,
@@ -76,7 +76,7 @@ def too_old(store: str, place: PartitionPosition, most_ms: float, *, advice: str
     if place.partition is not None:
         which = f"partition {place.partition} of {which}"
     is_followed = place.state == "running" or place.partition is None
-    if is_followed and place.age_ms <= SILENT_S * 1000:
+    if is_followed and place.age_ms <= UNRESPONSIVE_S * 1000:
         problem = (
             f"the rows of {which} are {place.age_ms} ms old, and at most {most_ms:g} ms are "
             "accepted"
@@ -219,10 +219,10 @@ class TaskReport:
 
 def task_reports(facts: ApplicationSnapshot, now_s: float) -> Mapping[str, TaskReport]:
     return {
-        task.id: TaskReport(task, view.facts.age_s(now_s), view.index)
+        task.id: TaskReport(task, view.snapshot.age_s(now_s), view.index)
         for view in without_taken(facts).workers
-        if view.facts is not None and view.pid is not None
-        for task in view.facts.tasks
+        if view.snapshot is not None and view.pid is not None
+        for task in view.snapshot.tasks
     }
 
 

@@ -3,7 +3,7 @@
     <state.dir>/<application.id>/control/<process>-<random>.sock
 
 Access to the directory grants control, so its mode is 0700. A client sends a line of JSON, such as
-``{"scale": 3}``, and receives a line: ``{"said": "…"}``, or ``{"refused": "…"}`` with the reason.
+``{"scale": 3}``, and receives a line: ``{"message": "…"}``, or ``{"error": "…"}`` with the reason.
 """
 
 from __future__ import annotations
@@ -94,11 +94,11 @@ class ControlServer:
     def _answer(self, line: bytes) -> dict[str, str]:
         try:
             wish = _wish(line)
-            return {"said": self._ask(wish).result(ANSWER_WITHIN_S)}
+            return {"message": self._ask(wish).result(ANSWER_WITHIN_S)}
         except (CommandRefusedError, ValueError) as error:
-            return {"refused": str(error)}
+            return {"error": str(error)}
         except TimeoutError:
-            return {"refused": "the supervisor does not answer and may be stopping"}
+            return {"error": "the supervisor does not answer and may be stopping"}
 
     def _remove_dead(self, folder: Path) -> None:
         for path in folder.glob("*.sock"):
@@ -178,10 +178,10 @@ class Running:
                 answer = json.loads(caller.makefile().readline() or "{}")
         except (OSError, ValueError) as error:
             raise ControlError(f"{self} does not answer: {error}. Try again") from error
-        if "said" not in answer:
-            why = answer.get("refused", "it ended meanwhile")
+        if "message" not in answer:
+            why = answer.get("error", "it ended meanwhile")
             raise ControlError(f"{self} refuses the request: {why}")
-        return f"{self}: {answer['said']}"
+        return f"{self}: {answer['message']}"
 
 
 def find_running(

@@ -32,7 +32,7 @@ class WorkerStatus:
     pid: int | None = None
     restarts: int = 0
     last: Status | None = None
-    facts: WorkerSnapshot | None = None
+    snapshot: WorkerSnapshot | None = None
     """Last reported metrics, kept after the process has ended."""
     heard_s: float = 0.0
     """Arrival time of `last`, in seconds of the supervisor's clock."""
@@ -40,7 +40,7 @@ class WorkerStatus:
 
     def started(self, pid: int) -> None:
         self.state, self.pid = "starting", pid
-        self.last = self.facts = None
+        self.last = self.snapshot = None
         self._window.clear()
 
     def reported(self, status: Status, now_s: float) -> None:
@@ -57,7 +57,7 @@ class WorkerStatus:
             state=self.state,
             pid=self.pid,
             restarts=self.restarts,
-            facts=self.facts,
+            snapshot=self.snapshot,
         )
 
     def ended(self, outcome: str) -> None:

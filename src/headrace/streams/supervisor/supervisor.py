@@ -28,8 +28,8 @@ from headrace.streams.config.client_settings import MAX_POLL_INTERVAL_MS
 from headrace.streams.kafka.protocols import Log
 from headrace.streams.kafka.unreached import Unreached
 from headrace.streams.metrics.snapshots import (
-    SILENT,
-    SILENT_S,
+    UNRESPONSIVE,
+    UNRESPONSIVE_S,
     ApplicationSnapshot,
     HealthSnapshot,
     WorkerSnapshot,
@@ -69,11 +69,11 @@ class HeartbeatMonitor:
             self._awake_s = now_s  # no report could be received meanwhile
         self._looked_s = now_s
         for worker in workers:
-            is_silent = worker.view().state_at(now_s) == SILENT
+            is_silent = worker.view().state_at(now_s) == UNRESPONSIVE
             known = self._silent.get(worker.index)
             if known is not None and (not is_silent or known[0] != worker.pid):
                 self._end(worker, known)
-            elif known is None and is_silent and now_s - self._awake_s > SILENT_S:
+            elif known is None and is_silent and now_s - self._awake_s > UNRESPONSIVE_S:
                 self._begin(worker, now_s)
 
     def lasting(self, for_s: float, now_s: float) -> frozenset[int]:
@@ -85,28 +85,28 @@ class HeartbeatMonitor:
         )
 
     def _begin(self, worker: WorkerStatus, now_s: float) -> None:
-        assert worker.facts is not None, "a worker without a report is not unresponsive"
-        self._silent[worker.index] = worker.pid, worker.facts.at_s
+        assert worker.snapshot is not None, "a worker without a report is not unresponsive"
+        self._silent[worker.index] = worker.pid, worker.snapshot.at_s
         self._log.warning(
-            "worker_silent",
+            "worker_unresponsive",
             worker_index=worker.index,
-            worker=worker.facts.id,
+            worker=worker.snapshot.id,
             pid=worker.pid,
-            silent_s=round(worker.facts.age_s(now_s), 1),
+            unresponsive_s=round(worker.snapshot.age_s(now_s), 1),
             advice=_ADVICE,
         )
 
     def _end(self, worker: WorkerStatus, known: tuple[int | None, float]) -> None:
         pid, since_s = known
         del self._silent[worker.index]
-        if worker.pid != pid or worker.facts is None:
+        if worker.pid != pid or worker.snapshot is None:
             return  # it has ended, which is logged
         self._log.info(
-            "worker_heard",
+            "worker_recovered",
             worker_index=worker.index,
-            worker=worker.facts.id,
+            worker=worker.snapshot.id,
             pid=pid,
-            silent_s=round(worker.facts.at_s - since_s, 1),
+            unresponsive_s=round(worker.snapshot.at_s - since_s, 1),
         )
 
 
@@ -350,7 +350,7 @@ class Supervisor:
             elif isinstance(report, Ended):
                 slot.reported_end = report.code
             elif isinstance(report, WorkerSnapshot):
-                slot.status.facts = report
+                slot.status.snapshot = report
             else:
                 if report.state in REACHED:
                     self._reached(slot)
@@ -370,7 +370,7 @@ class Supervisor:
             code = ExitCode.CRASHED
         log_fields["outcome"] = outcome
         if last_words:
-            log_fields["said"] = list(last_words)
+            log_fields["last_output"] = list(last_words)
         slot.status.ended(outcome)
         if code == ExitCode.STOPPED or slot.killed:
             self.log.info("worker_ended", **log_fields)

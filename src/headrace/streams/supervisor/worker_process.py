@@ -179,7 +179,7 @@ def _work(
         def status() -> Status:
             return activity.status(app.state.value, app.records_processed)
 
-        with Reporter(channel.send, status, lambda: app.metrics().workers[0].facts):
+        with Reporter(channel.send, status, lambda: app.metrics().workers[0].snapshot):
             app.run()
     finally:
         commands.ended.set()

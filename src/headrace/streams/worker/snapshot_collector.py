@@ -204,7 +204,7 @@ class SnapshotCollector:
             nodes=self._nodes(dict(times.nodes)),
             tasks=tasks,
             sent=dict(self.measures.sent()),
-            numbers=tuple(
+            counters=tuple(
                 ProcessorCounter(node=node, name=name, value=value)
                 for (node, name), value in sorted(self.processor_counters.items())
             ),

@@ -71,8 +71,8 @@ function tableOf(store) {
   const view = new View(box, `Keys of ${store} that change most`, [
     ["key", "name", (row) => text(row.key)],
     ["partition", "number", (row) => String(row.partition)],
-    ["in commits", "number", (row) => part(row.share), (row) => (row.share - row.over > 0.5 ? "warn" : "")],
-    ["too much by", "number", (row) => part(row.over)],
+    ["in commits", "number", (row) => part(row.share), (row) => (row.share - row.max_error > 0.5 ? "warn" : "")],
+    ["too much by", "number", (row) => part(row.max_error)],
   ]);
   return { box, view };
 }

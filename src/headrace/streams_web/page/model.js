@@ -1,32 +1,32 @@
-// What the page shows, made of two answers of /api/facts; nothing here touches the page.
+// What the page shows, made of two answers of /api/snapshot; nothing here touches the page.
 
 const DECIMALS_OF_TIME = 1e-6;
 
 /** The figures of an application, with rates since the answer before. */
-export function modelOf(facts, before) {
+export function modelOf(snapshot, before) {
   const tasks = [];
-  for (const worker of facts.workers) {
-    if (worker.facts === null || worker.pid === null) continue;
+  for (const worker of snapshot.workers) {
+    if (worker.snapshot === null || worker.pid === null) continue;
     const earlier = sameProcess(worker, before);
-    for (const task of worker.facts.tasks) {
-      const then = earlier && earlier.facts.tasks.find((one) => one.id === task.id);
+    for (const task of worker.snapshot.tasks) {
+      const then = earlier && earlier.snapshot.tasks.find((one) => one.id === task.id);
       tasks.push(taskOf(worker, task, then, earlier));
     }
   }
   return {
-    application: facts.application,
-    version: facts.version,
-    topology: facts.topology,
-    workers: facts.workers.map((worker) => workerOf(worker, sameProcess(worker, before))),
+    application: snapshot.application,
+    version: snapshot.version,
+    topology: snapshot.topology,
+    workers: snapshot.workers.map((worker) => workerOf(worker, sameProcess(worker, before))),
     tasks: newestOfEach(tasks),
-    nodes: nodesOf(facts, before),
-    outputs: outputsOf(facts, before),
+    nodes: nodesOf(snapshot, before),
+    outputs: outputsOf(snapshot, before),
   };
 }
 
 function sameProcess(worker, before) {
   const found = before && before.workers.find((one) => one.index === worker.index);
-  return found && found.facts && worker.facts && found.pid === worker.pid ? found : null;
+  return found && found.snapshot && worker.snapshot && found.pid === worker.pid ? found : null;
 }
 
 /** A task that moved is told by both workers for a moment: the later word counts. */
@@ -44,7 +44,7 @@ function perSecond(now, then, seconds) {
 }
 
 function taskOf(worker, task, then, earlier) {
-  const seconds = earlier ? worker.facts.at_s - earlier.facts.at_s : 0;
+  const seconds = earlier ? worker.snapshot.at_s - earlier.snapshot.at_s : 0;
   const inputs = task.inputs.map((input) => {
     const old = then && then.inputs.find((one) => one.topic === input.topic);
     return {
@@ -63,8 +63,8 @@ function taskOf(worker, task, then, earlier) {
     sub: task.sub_topology,
     partition: task.partition,
     worker: worker.index,
-    atS: worker.facts.at_s,
-    state: worker.facts.is_paused && task.state !== "silent" ? "paused" : task.state,
+    atS: worker.snapshot.at_s,
+    state: worker.snapshot.is_paused && task.state !== "unresponsive" ? "paused" : task.state,
     stateS: task.state_s,
     streamTimeMs: task.stream_time_ms,
     skew: task.skew,
@@ -78,32 +78,32 @@ function taskOf(worker, task, then, earlier) {
 }
 
 function workerOf(worker, earlier) {
-  const facts = worker.facts;
-  const seconds = earlier ? facts.at_s - earlier.facts.at_s : 0;
+  const snapshot = worker.snapshot;
+  const seconds = earlier ? snapshot.at_s - earlier.snapshot.at_s : 0;
   return {
     index: worker.index,
     state: worker.state,
     pid: worker.pid,
     restarts: worker.restarts,
-    facts,
-    rate: earlier ? perSecond(facts.processed, earlier.facts.processed, seconds) : null,
-    cpu: earlier && facts.cpu_s !== null ? perSecond(facts.cpu_s, earlier.facts.cpu_s, seconds) : null,
+    snapshot,
+    rate: earlier ? perSecond(snapshot.processed, earlier.snapshot.processed, seconds) : null,
+    cpu: earlier && snapshot.cpu_s !== null ? perSecond(snapshot.cpu_s, earlier.snapshot.cpu_s, seconds) : null,
   };
 }
 
-function nodesOf(facts, before) {
+function nodesOf(snapshot, before) {
   const found = new Map();
-  for (const worker of facts.workers) {
-    if (worker.facts === null) continue;
+  for (const worker of snapshot.workers) {
+    if (worker.snapshot === null) continue;
     const earlier = sameProcess(worker, before);
-    const seconds = earlier ? worker.facts.at_s - earlier.facts.at_s : 0;
-    for (const node of worker.facts.nodes) {
+    const seconds = earlier ? worker.snapshot.at_s - earlier.snapshot.at_s : 0;
+    for (const node of worker.snapshot.nodes) {
       const key = `${node.sub_topology} ${node.name}`;
       const one = found.get(key) ?? { sub: node.sub_topology, name: node.name, dropped: new Map(), busy: null };
       for (const [reason, number] of Object.entries(node.dropped)) {
         one.dropped.set(reason, (one.dropped.get(reason) ?? 0) + number);
       }
-      const old = earlier && earlier.facts.nodes.find((n) => n.name === node.name && n.sub_topology === node.sub_topology);
+      const old = earlier && earlier.snapshot.nodes.find((n) => n.name === node.name && n.sub_topology === node.sub_topology);
       if (old && seconds) {
         one.busy = (one.busy ?? 0) + perSecond(node.own_s + node.user_s, old.own_s + old.user_s, seconds);
       }
@@ -114,17 +114,17 @@ function nodesOf(facts, before) {
 }
 
 /** What was sent to each topic, over all workers; changelogs are left to the stores. */
-function outputsOf(facts, before) {
+function outputsOf(snapshot, before) {
   const found = new Map();
-  for (const worker of facts.workers) {
-    if (worker.facts === null) continue;
+  for (const worker of snapshot.workers) {
+    if (worker.snapshot === null) continue;
     const earlier = sameProcess(worker, before);
-    const seconds = earlier ? worker.facts.at_s - earlier.facts.at_s : 0;
-    for (const [topic, sent] of Object.entries(worker.facts.sent ?? {})) {
+    const seconds = earlier ? worker.snapshot.at_s - earlier.snapshot.at_s : 0;
+    for (const [topic, sent] of Object.entries(worker.snapshot.sent ?? {})) {
       if (topic.endsWith("-changelog")) continue;
       const one = found.get(topic) ?? { topic, sent: 0, rate: null };
       one.sent += sent;
-      if (earlier) one.rate = (one.rate ?? 0) + (perSecond(sent, earlier.facts.sent[topic] ?? 0, seconds) ?? 0);
+      if (earlier) one.rate = (one.rate ?? 0) + (perSecond(sent, earlier.snapshot.sent[topic] ?? 0, seconds) ?? 0);
       found.set(topic, one);
     }
   }
@@ -148,9 +148,9 @@ export function grouped(list, part) {
 }
 
 /** What happened between two answers, in words. */
-export function eventsBetween(facts, before) {
+export function eventsBetween(snapshot, before) {
   const found = [];
-  for (const worker of facts.workers) {
+  for (const worker of snapshot.workers) {
     const old = before.workers.find((one) => one.index === worker.index);
     const who = `worker ${worker.index}`;
     if (!old) {
@@ -161,16 +161,16 @@ export function eventsBetween(facts, before) {
     if (worker.state !== old.state) found.push({ kind: "plain", text: `${who}: ${old.state}, then ${worker.state}` });
     const same = sameProcess(worker, before);
     if (!same) continue;
-    for (const [name, number] of Object.entries(worker.facts.reactions)) {
-      const more = number - (same.facts.reactions[name] ?? 0);
+    for (const [name, number] of Object.entries(worker.snapshot.reactions)) {
+      const more = number - (same.snapshot.reactions[name] ?? 0);
       if (more > 0) found.push({ kind: "warn", text: `${who}: ${name}${more > 1 ? `, ${more} times` : ""}` });
     }
     for (const [part, words] of [["rebalances", "partitions were given out anew"], ["aborted", "a transaction came to nothing"], ["producers_replaced", "a producer was replaced"]]) {
-      if (worker.facts[part] > same.facts[part]) found.push({ kind: part === "rebalances" ? "plain" : "warn", text: `${who}: ${words}` });
+      if (worker.snapshot[part] > same.snapshot[part]) found.push({ kind: part === "rebalances" ? "plain" : "warn", text: `${who}: ${words}` });
     }
   }
   for (const old of before.workers) {
-    if (!facts.workers.some((one) => one.index === old.index)) found.push({ kind: "plain", text: `worker ${old.index} was taken away` });
+    if (!snapshot.workers.some((one) => one.index === old.index)) found.push({ kind: "plain", text: `worker ${old.index} was taken away` });
   }
   return found;
 }

@@ -35,18 +35,18 @@ function wordOf(model) {
 }
 
 async function look() {
-  const facts = await ask("/api/facts");
-  if (topology === null || topology.topology !== facts.topology) {
+  const snapshot = await ask("/api/snapshot");
+  if (topology === null || topology.topology !== snapshot.topology) {
     topology = await ask("/api/topology");
     stores.begin(topology.queries);
   }
   const now = performance.now();
   const last = answers.at(-1);
   const before = answers.findLast((one) => now - one.at >= RATES_OVER_MS) ?? answers[0];
-  if (last) note(eventsBetween(facts, last.facts));
-  answers.push({ at: now, facts });
+  if (last) note(eventsBetween(snapshot, last.snapshot));
+  answers.push({ at: now, snapshot });
   if (answers.length > ANSWERS_KEPT) answers.shift();
-  const model = modelOf(facts, before ? before.facts : null);
+  const model = modelOf(snapshot, before ? before.snapshot : null);
   find("application").textContent = model.application;
   document.title = `${model.application} – Headrace`;
   find("version").textContent = model.version;

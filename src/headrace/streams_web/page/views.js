@@ -10,7 +10,7 @@ const dropped = (node) => [...node.dropped.values()].reduce((all, number) => all
 
 const TOTALS = [
   ["processed", (model) => rate(sum(model.workers, (worker) => worker.rate)), "rate"],
-  ["records committed", (model) => count(sum(model.workers, (worker) => worker.facts && worker.facts.committed)), "committed"],
+  ["records committed", (model) => count(sum(model.workers, (worker) => worker.snapshot && worker.snapshot.committed)), "committed"],
   ["lag", (model) => count(sum(inputsOf(model), (input) => input.lag)), "lag"],
   ["tasks running", (model) => `${model.tasks.filter((task) => task.state === "running").length} of ${model.tasks.length}`, "running"],
   ["rows kept", (model) => rows(storesOf(model)), "keys"],
@@ -73,15 +73,15 @@ export class Views {
     ]);
     this.workers = new View(section("workers"), "Workers of this host", [
       ["worker", "number", (row) => String(row.index)],
-      ["host and member", "name", (row) => (row.facts ? row.facts.id : "–")],
+      ["host and member", "name", (row) => (row.snapshot ? row.snapshot.id : "–")],
       ["state", "", (row) => row.state, (row) => (row.state.toLowerCase() === "running" ? "good" : "warn")],
       ["process", "number", (row) => (row.pid === null ? "none" : String(row.pid))],
-      ["tasks", "number", (row) => (row.facts ? String(row.facts.tasks.length) : "–")],
+      ["tasks", "number", (row) => (row.snapshot ? String(row.snapshot.tasks.length) : "–")],
       ["processed", "number", (row) => rate(row.rate)],
       ["processor", "number", (row) => (row.cpu === null ? "–" : `${(row.cpu * 100).toFixed(0)} %`)],
-      ["memory", "number", (row) => bytes(row.facts && row.facts.memory_bytes)],
-      ["commits", "number", (row) => count(row.facts && row.facts.commits)],
-      ["aborted", "number", (row) => count(row.facts && row.facts.aborted)],
+      ["memory", "number", (row) => bytes(row.snapshot && row.snapshot.memory_bytes)],
+      ["commits", "number", (row) => count(row.snapshot && row.snapshot.commits)],
+      ["aborted", "number", (row) => count(row.snapshot && row.snapshot.aborted)],
       ["restarts", "number", (row) => count(row.restarts), (row) => (row.restarts ? "warn" : "")],
     ]);
     this.tasks = new View(section("tasks"), "Tasks", [

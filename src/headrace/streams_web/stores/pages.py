@@ -225,7 +225,7 @@ KEYS_MAX = 100
 def hot_keys(queries: Queries, _: Asked) -> Answer:
     found = [_of_store(queries, name) for name in sorted(queries.stores)]
     return {
-        "most": queries.config.hot_keys_max,
+        "max_keys": queries.config.hot_keys_max,
         "stores": [one for one in found if one["keys"]],
     }, 200
 
@@ -241,7 +241,7 @@ def _of_store(queries: Queries, name: str) -> dict[str, Any]:
             except SerdeError:
                 continue  # of another version of the application
             keys.append({"key": key, "partition": partition, "share": round(one.share, 4),
-                         "over": round(one.over, 4)})  # fmt: skip
+                         "max_error": round(one.max_error, 4)})  # fmt: skip
     keys.sort(key=lambda one: (-one["share"], one["partition"]))
     return {"store": name, "keys": keys[:KEYS_MAX]}
 

@@ -113,7 +113,7 @@ def store_paths() -> tuple[dict[str, Any], dict[str, Any]]:
         "/api/hot-keys": _get(
             "The keys of each store that change most, of this host's tasks; see hot.keys.max.",
             STORES,
-            _object(most={"type": "integer"}, stores={"type": "array"}),
+            _object(max_keys={"type": "integer"}, stores={"type": "array"}),
             is_of_one=False,
         ),
         "/api/group": _get(

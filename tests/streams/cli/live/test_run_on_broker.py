@@ -90,7 +90,7 @@ def test_a_worker_whose_process_does_not_run_is_killed_when_the_group_has_remove
         frozen = run.pid(0)
         app.expected[b"key-00"] += 1
         app.write_one(b"freeze")
-        run.wait_for("worker_silent", worker_index=0, pid=frozen)
+        run.wait_for("worker_unresponsive", worker_index=0, pid=frozen)
         run.wait_for("worker_killed", worker_index=0, pid=frozen)
         app.write()
         app.wait_counted(run)

@@ -71,9 +71,9 @@ class Counts:
 
 def tasks_by_worker(app: KafkaStreams) -> dict[int, int]:
     return {
-        view.index: len([t for t in view.facts.tasks if t.state == "running"])
+        view.index: len([t for t in view.snapshot.tasks if t.state == "running"])
         for view in app.metrics().workers
-        if view.facts is not None
+        if view.snapshot is not None
     }
 
 
@@ -134,7 +134,9 @@ def test_pausing_and_usage_are_those_of_the_process(topics: Topics, tmp_path: Pa
         here.wait_running()
         app.pause()
         here.wait(
-            lambda: all(v.facts is not None and v.facts.is_paused for v in app.metrics().workers),
+            lambda: all(
+                v.snapshot is not None and v.snapshot.is_paused for v in app.metrics().workers
+            ),
             what="both paused",
         )
         assert app.state is State.PAUSED
@@ -142,7 +144,7 @@ def test_pausing_and_usage_are_those_of_the_process(topics: Topics, tmp_path: Pa
         app.resume()
         counts.wait_counted()
         here.wait_running()
-        usage = [(f.cpu_s, f.memory_bytes) for f in app.metrics().facts]
+        usage = [(f.cpu_s, f.memory_bytes) for f in app.metrics().snapshots]
         assert usage[0][0]
         assert usage[0][1]
         assert usage[1] == (None, None)
@@ -156,7 +158,7 @@ def test_an_error_in_an_added_worker_stops_all_of_them(topics: Topics, tmp_path:
     here.wait_running()
     name = app.add_worker()
     here.wait(lambda: tasks_by_worker(app) == {0: 2, 1: 2}, what="tasks shared out")
-    theirs = next(v.facts for v in app.metrics().workers if v.index == 1)
+    theirs = next(v.snapshot for v in app.metrics().workers if v.index == 1)
     assert theirs is not None
     partition = theirs.tasks[0].partition
     key = next(
