@@ -49,7 +49,7 @@ def app() -> KafkaStreams:
 @click.option("--sentences", default="sentences", show_default=True, help="Topic to read.")
 @click.option("--word-counts", default="word-counts", show_default=True, help="Topic to write.")
 @click.option("--guarantee", default=SETTINGS["processing.guarantee"], show_default=True)
-@click.option("--state-dir", help="Where local state lives.  [default: see docs/configuration.md]")
+@click.option("--state-dir", help="Directory of local state.  [default: see docs/configuration.md]")
 def main(
     bootstrap_servers: str,
     application_id: str,

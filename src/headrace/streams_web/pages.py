@@ -470,7 +470,7 @@ VIEWS = (
     View("workers", "A summary of the workers.", tuple[WorkerAnswer, ...], _workers),
     View("tasks", "The tasks, with their workers and progress.", tuple[TaskAnswer, ...], _tasks),
     View("lag", "The lag of each input partition.", tuple[LagAnswer, ...], _lag),
-    View("facts", "The reports of all workers, with each task once.", ApplicationSnapshot,
+    View("snapshot", "The reports of all workers, with each task once.", ApplicationSnapshot,
          ApplicationSnapshot.at),
 )  # fmt: skip
 """All parts of the API."""

@@ -30,7 +30,7 @@ def test_all_settings_are_listed_with_their_meaning() -> None:
         assert f"\n{own.name}\n" in f"\n{text}"
         default = own.default_words.replace("`", "")
         assert f"default {default}; HEADRACE_{own.name.upper().replace('.', '_')}" in plain
-    assert "Longest time between commits, but see commit.interval.max.ms" in plain
+    assert "Maximum time between commits, but see commit.interval.max.ms" in plain
     assert "WHERE SETTINGS COME FROM" in text
     assert "HEADRACE_CONFIG" in text
     assert not re.search(r"`|\*\*|\.md", text)
@@ -49,7 +49,7 @@ def test_one_setting_is_shown_alone_and_a_part_of_a_name_shows_all_that_have_it(
     [
         ("consumer.session.timeout.ms", "for the consumer client; HEADRACE_CONSUMER_SESSION"),
         ("session.timeout.ms", "consumer.session.timeout.ms"),
-        ("sasl.password", "sasl.password.file names a file that holds it"),
+        ("sasl.password", "sasl.password.file names a file that contains it"),
         ("topic.segment.bytes", "a config of the internal topics"),
     ],
 )

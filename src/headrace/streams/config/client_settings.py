@@ -53,8 +53,8 @@ class Owned:
 
 _EVERY = ("consumer.", "restore.", "producer.", "admin.")
 _OFFSETS = "offsets are committed together with the state and the output that belong to them"
-_PROTOCOL = "state stays in place only with static members of the classic protocol"
-_ORDER = "the last record of a key in a changelog is its row, so records must not change places"
+_PROTOCOL = "tasks keep their state only with static members of the classic protocol"
+_ORDER = "the last record of a key in a changelog is its row, so records must not be reordered"
 _REPLICAS = "a commit continues from records on every replica; a lost leader would lose the rest"
 _ROUTING = "joined topics and repartition topics need equal keys in equal partitions"
 
@@ -109,8 +109,8 @@ OWNED = (
 
 OWNED_TOPIC_CONFIGS = {
     "cleanup.policy": "it follows from the purpose of the topic",
-    "retention.ms": "records that were not read yet would be deleted",
-    "retention.bytes": "records that were not read yet would be deleted",
+    "retention.ms": "unread records would be deleted",
+    "retention.bytes": "unread records would be deleted",
     "message.timestamp.type": "the timestamp is part of the state",
     "unclean.leader.election.enable": "committed records could be lost with a leader",
 }

@@ -243,81 +243,82 @@ passes to KafkaStreams, or with the option --set bootstrap.servers=... of a comm
         group_name(),
         "Name of the application: consumer group, and first part of internal topics.",
     )
-    bootstrap_servers: str = setting(servers(), "Brokers to find the cluster by.")
+    bootstrap_servers: str = setting(
+        servers(), "Initial brokers, from which the clients discover the cluster."
+    )
     processing_guarantee: Literal["at_least_once", "exactly_once_v2"] = setting(
         choice("at_least_once", "exactly_once_v2", also={"exactly_once": "exactly_once_v2"}),
-        "The one switch: whether a failure may repeat records in state and output.",
+        "Whether a failure may repeat records in state and output; the only setting for "
+        "exactly-once.",
         default="at_least_once",
     )
     commit_interval_ms: int = setting(
         duration(0),
-        "Longest time between commits, but see commit.interval.max.ms; 0 commits after every "
-        "batch.",
+        "Maximum time between commits, but see commit.interval.max.ms; 0 commits after each batch.",
         default=None,
         default_words="30000, or 100 under exactly-once",
     )
     commit_interval_min_ms: int = setting(
         duration(0),
-        "Shortest time between commits under exactly-once, of a worker that has caught up with its "
-        "inputs and need not wait for the interval: what it writes is seen so much sooner. More "
-        "costs the brokers less; from commit.interval.ms on the interval alone decides.",
+        "Minimum time between commits of a worker that has caught up with its inputs, under "
+        "exactly-once. It then commits early, so that its output is visible sooner; larger "
+        "values cost the brokers less. Has no effect if it is at least commit.interval.ms.",
         default=10,
     )
     commit_interval_max_ms: int = setting(
         duration(0),
-        "Longest time between commits of a worker that is far behind, with more to read than it "
-        "has read since its last one: where commits are slow it makes fewer, so that they take "
-        "about a fifth of its time. Up to commit.interval.ms, and where that is 0, the interval "
-        "alone decides.",
+        "Maximum time between commits of a worker that is far behind its inputs. If commits are "
+        "slow, it commits less often, so that commits take about 20 % of its time. Has no "
+        "effect if it is at most commit.interval.ms, or if that is 0.",
         default=1000,
     )
     state_dir: Path = setting(  # noqa: RUF009 - declares a field
         directory(),
-        "Where local state lives, shared by the workers of a host; must survive a restart.",
+        "Directory of local state, shared by the workers of a host; must survive a restart.",
         default=None,
         default_words="`$XDG_STATE_HOME/headrace`, else `~/.local/state/headrace`",
     )
     worker_id: str | None = setting(
         legal_name(),
-        "Identity of this worker, unique among live workers and kept across restarts, such as "
-        "a pod's name; without it the worker takes a free slot in state.dir.",
+        "Identity of this worker, such as a pod's name: unique among running workers and kept "
+        "across restarts. By default, the worker takes a free slot in state.dir.",
         default=None,
     )
     application_server: str | None = setting(
         endpoint(),
-        "Where other hosts reach the stores of this one over HTTP, as `host:port`: it stands at "
-        "the end of the consumer's client.id, by which hosts find out who has which key. `headrace "
-        "run --http ... --queries` sets it to the address that it serves.",
+        "Address at which other hosts reach the stores of this host over HTTP. It is appended "
+        "to the consumer's client.id, so that hosts find the host of a key. `headrace run "
+        "--http ... --queries` sets it to its own address.",
         default=None,
     )
     default_key_serde: Serde[Any] = setting(  # noqa: RUF009 - declares a field
         serde(),
-        "How keys are read and written where the topology does not say.",
+        "Serde of keys, unless the topology names another.",
         default=serdes.json,
         default_words="json",
     )
     default_value_serde: Serde[Any] = setting(  # noqa: RUF009 - declares a field
         serde(),
-        "How values are read and written where the topology does not say.",
+        "Serde of values, unless the topology names another.",
         default=serdes.json,
         default_words="json",
     )
     statestore_cache_max_bytes: int = setting(
         integer(0, unit="bytes"),
-        "Memory to hold results back until the commit, so that each key goes downstream once; "
-        "0 forwards every update.",
+        "Memory for results that are cached until the commit, so that each key is forwarded "
+        "once; 0 forwards each update.",
         default=10 * MIB,
     )
     statestore_uncommitted_max_bytes: int = setting(
         integer(MIB, unit="bytes"),
-        "Memory for writes between commits, with what a commit of them takes; when it is full the "
-        "worker commits early.",
+        "Memory for uncommitted writes, including what their commit takes; the worker commits "
+        "early when it is full.",
         default=64 * MIB,
     )
     statestore_read_cache_max_bytes: int = setting(
         integer(0, unit="bytes"),
-        "Memory of a worker to keep committed values for reading, those of all stores and global "
-        "tables together; 0 reads RocksDB each time.",
+        "Memory of a worker for the read cache of committed values, over all stores and global "
+        "tables; 0 disables the cache.",
         default=64 * MIB,
     )
     rocksdb_block_cache_bytes: int = setting(
@@ -330,143 +331,147 @@ passes to KafkaStreams, or with the option --set bootstrap.servers=... of a comm
     )
     replication_factor: int = setting(
         integer(-1, 32767, except_for=(0,)),
-        "Replicas of internal topics; -1 takes the brokers' default.",
+        "Replication factor of internal topics; -1 takes the brokers' default.",
         default=-1,
     )
     max_poll_records: int = setting(
-        integer(1, 1_000_000), "Most records in one batch through the topology.", default=5000
+        integer(1, 1_000_000), "Maximum number of records in a batch.", default=5000
     )
-    poll_ms: int = setting(
-        duration(0, 60_000), "Longest wait for records when there are none.", default=100
-    )
+    poll_ms: int = setting(duration(0, 60_000), "Maximum wait for records.", default=100)
     node_times_interval_ms: int = setting(
         duration(0),
-        "Time between two looks at what the worker is doing, from which the metrics have how long "
-        "each node takes; 0 never looks.",
+        "Interval of the samples from which the metrics estimate the time of each node; 0 "
+        "disables them.",
         default=50,
     )
     hot_keys_max: int = setting(
         integer(0, 100),
-        "How many keys that change most to tell of each store of a task; they are data, see "
-        "[Interactive queries](interactive-queries.md#keys-that-change-most). 0 looks at none.",
+        "Number of hot keys to report for each store of a task; they are data, see "
+        "[Interactive queries](interactive-queries.md#keys-that-change-most). 0 disables it.",
         default=0,
     )
     max_task_idle_ms: int = setting(
         duration(-1),
-        "How long a task with several inputs waits for an empty one, to process in timestamp "
-        "order; 0 waits for data known to be on the broker, -1 never waits.",
+        "Maximum time that a task with several inputs waits for an empty input, to process "
+        "records in timestamp order. 0 waits only for records that are known to be on the "
+        "broker, -1 never waits.",
         default=0,
     )
     window_close_idle_ms: int = setting(
         duration(0),
-        "How long a task must have had no new record until its windows are closed as if later "
-        "records had come; records that come for them after that are late. 0 leaves them open.",
+        "Time without a new record after which a task closes its windows; records that arrive "
+        "for them later are late. 0 never closes them this way.",
         default=0,
     )
     stream_time: Literal["slowest", "fastest"] = setting(
         choice("slowest", "fastest"),
-        "Which upstream task the stream time of a repartition topic follows: with slowest no "
-        "record is late that came in order, whatever the speed of partitions and workers; fastest "
-        "is the rule of Kafka Streams. See [Event time and backlogs](event-time.md).",
+        "Upstream task that determines the stream time after a repartition topic. With slowest, "
+        "no record that arrives in order is late, whatever the speed of partitions and workers; "
+        "fastest is the rule of Kafka Streams. See [Event time and backlogs](event-time.md).",
         default="slowest",
     )
     buffered_records_per_partition: int = setting(
-        integer(1), "Queued records at which an input partition is paused.", default=10_000
+        integer(1),
+        "Number of queued records at which an input partition is paused.",
+        default=10_000,
     )
     repartition_lag_max_records: int = setting(
         integer(0),
-        "Unprocessed records in a partition of a repartition topic at which the tasks that write "
-        "to it pause; 0 never pauses them. What a quarter as many of their inputs make may come on "
-        "top in each worker, as they look how full it is no more often than that.",
+        "Number of unprocessed records in a partition of a repartition topic at which the "
+        "tasks that write to it are paused; 0 never pauses them. Each worker checks this once "
+        "per quarter of that many input records, so the output of a quarter may be added.",
         default=50_000,
     )
     repartition_purge_interval_ms: int = setting(
         duration(1),
-        "Time between deletions of what was read from repartition topics.",
+        "Interval of the deletion of processed records from repartition topics.",
         default=30_000,
     )
     topics_check_interval_ms: int = setting(
         duration(1),
-        "Time between looks at the topics: whether one was deleted, or has more partitions.",
+        "Interval of the check whether a topic was deleted or has more partitions.",
         default=300_000,
     )
     task_timeout_ms: int = setting(
         duration(0),
-        "How long calls to the cluster are repeated after temporary errors; while no broker can "
-        "be reached at all, it does not count.",
+        "Maximum time for retries of calls to the cluster after temporary errors; time without "
+        "any reachable broker does not count.",
         default=300_000,
     )
     null_key_policy: Literal["fail", "drop"] = setting(
         choice("fail", "drop"),
-        "What happens to a record without a key where an operator needs one.",
+        "Reaction to a record without a key in an operator that requires one.",
         default="fail",
     )
     default_timestamp_extractor: TimestampExtractor = setting(  # noqa: RUF009 - declares a field
         extractor(),
-        "Which time the records of sources have where the topology does not say.",
+        "Timestamp extractor of sources, unless the topology names another.",
         default=timestamps.fail_on_invalid_timestamp,
         default_words="fail_on_invalid_timestamp",
     )
     deserialization_exception_handler: Handler = setting(  # noqa: RUF009 - declares a field
         handler(),
-        "What happens to a record whose key or value cannot be decoded.",
+        "Reaction to a record whose key or value cannot be deserialized.",
         default="fail",
     )
     processing_exception_handler: Handler = setting(  # noqa: RUF009 - declares a field
         handler(),
-        "What happens to a record on which a function of the topology fails.",
+        "Reaction to a record on which a function of the topology fails.",
         default="fail",
     )
     production_exception_handler: Handler = setting(  # noqa: RUF009 - declares a field
         handler(),
-        "What happens to a record that a sink cannot encode, or that is too large to be sent.",
+        "Reaction to a record that a sink cannot serialize, or that is too large to be sent.",
         default="fail",
     )
     errors_dead_letter_queue_topic_name: str | None = setting(
         legal_name("it names a topic"),
-        "Where handlers that say `continue` write the records that they let go.",
+        "Topic for the records that a handler skips with `continue`.",
         default=None,
     )
     topology_optimization: tuple[str, ...] = setting(
         choices(*BY_NAME),
-        "Whether repartition topics that would carry the same records are shared, whether the "
-        "compacted topic that a table is read from is its changelog too, and whether records are "
-        "counted, reduced or aggregated before they are written to a repartition topic, as far as "
-        "that changes nothing. A count then takes records whose values could not be written.",
+        "Optimizations: whether repartition topics with the same records are shared, whether "
+        "the compacted source topic of a table is also its changelog, and whether records are "
+        "counted, reduced or aggregated before they are written to a repartition topic, if that "
+        "does not change the result. A count then accepts records whose values cannot be "
+        "serialized.",
         default=DEFAULT,
         default_words=COMBINE,
     )
     topology_change_accept: str | None = setting(
         text(),
-        "Starts although the topology would lose state that is deployed; the code of that one "
-        "change, as the error or headrace check --deployed prints it.",
+        "Code of a change of the topology that loses deployed state, to start in spite of it. "
+        "The error and `headrace check --deployed` print the code.",
         default=None,
     )
     windowstore_changelog_additional_retention_ms: int = setting(
         duration(0),
-        "Added to the retention of windowed changelogs, as clocks differ.",
+        "Time added to the retention of windowed changelogs, because clocks differ.",
         default=86_400_000,
     )
     on_stop: Literal["leave", "stay"] = setting(
         choice("leave", "stay"),
-        "Whether a worker that stops gives its tasks to others at once, or keeps them for a "
-        "restart within consumer.session.timeout.ms.",
+        "Whether a stopping worker releases its tasks immediately, or keeps them for a restart "
+        "within consumer.session.timeout.ms.",
         default="leave",
     )
     log_errors: Literal["places", "full"] | None = setting(
         choice("places", "full"),
-        "Whether logs have the texts of errors that user code raises, which may quote records, or "
+        "Whether logs contain the texts of errors in user code, which may quote records, or "
         "only the places in the code.",
         default=None,
-        default_words="full where `headrace run` writes to a terminal, else places",
+        default_words="full if `headrace run` writes to a terminal, else places",
     )
     shutdown_timeout_ms: int = setting(
         duration(0),
-        "How long `close` waits for a stop, and `headrace run` before it kills.",
+        "Maximum time of a stop: `close` waits for it, and `headrace run` then kills the workers.",
         default=30_000,
     )
     restore_batch_records: int = setting(
-        integer(1, 1_000_000), "Most changelog records in one batch of a restore.", default=10_000
+        integer(1, 1_000_000),
+        "Maximum number of changelog records in a batch of a restore.",
+        default=10_000,
     )
     topic_configs: Mapping[str, str] = field(repr=False)
     """Configs of internal topics, set with the prefix ``topic.``."""

@@ -10,34 +10,34 @@ from collections.abc import Mapping
 
 from headrace.streams.config.client_names import CONSUMER, PRODUCER, SHARED, TUNING
 
-_NO_LOCAL_COUNTERPART = "remove it: librdkafka has nothing that it would set"
+_NO_LOCAL_COUNTERPART = "remove it: librdkafka has no such feature"
 _METRICS = (
-    "remove it: there are no reporters of Java's; `headrace run --http PORT` serves metrics, and "
-    "statistics.interval.ms with stats_cb gives the clients' figures"
+    "remove it: Java's metric reporters do not exist here; `headrace run --http PORT` serves "
+    "metrics, and statistics.interval.ms with stats_cb reports those of the clients"
 )
 _STANDBYS = (
-    "remove it: there are no standbys to place or warm up; state survives an unclean stop, so a "
-    "restart restores only the tail"
+    "remove it: there are no standby tasks; state survives an unclean stop, so a restart restores "
+    "only the last records"
 )
-_LIST_SERDES = "write serdes.list_of(...) where the topology names its serdes"
+_LIST_SERDES = "write serdes.list_of(...) in the topology"
 _WINDOWED_SERDES = (
-    "a windowed serde is made with its size: write serdes.time_windowed(inner, size=...) or "
-    "serdes.session_windowed(inner) where the topology names its serdes"
+    "a windowed serde contains its size: write serdes.time_windowed(inner, size=...) or "
+    "serdes.session_windowed(inner) in the topology"
 )
-_STORES = "remove it: stores are RocksDB's; a store of your own is made with Stores.custom"
-_BROKERS_PART = "remove it: brokers check tokens with it, clients do not use it"
+_STORES = "remove it: stores use RocksDB; create a custom store with Stores.custom"
+_BROKERS_PART = "remove it: only brokers use it, to check tokens"
 _SERDES_OF_CLIENTS = (
-    "write default.key.serde and default.value.serde, or key= and value= where the topology reads "
-    "and writes"
+    "write default.key.serde and default.value.serde, or key= and value= in the sources and sinks "
+    "of the topology"
 )
 _LOGIN = (
     "remove it: librdkafka renews tokens automatically; for your own token set oauth_cb, or "
     "sasl.oauthbearer.method=oidc with sasl.oauthbearer.token.endpoint.url"
 )
-_INTERCEPTORS = "remove it: write a step of the topology, such as peek, or a worker_listener"
-_OPENSSL = "remove it: TLS is OpenSSL's, which needs no provider of Java's; see ssl.* of librdkafka"
+_INTERCEPTORS = "remove it: write an operator, such as peek, or a worker_listener"
+_OPENSSL = "remove it: TLS uses OpenSSL instead of Java's providers; see ssl.* of librdkafka"
 _PEM = (
-    "key stores are PEM or PKCS#12 here: write ssl.certificate.location and ssl.key.location, or "
+    "key stores must be PEM or PKCS#12: write ssl.certificate.location and ssl.key.location, or "
     "ssl.keystore.location with a PKCS#12 file"
 )
 
@@ -47,8 +47,8 @@ NOT_SUPPORTED: Mapping[str, str] = {
         "workers are processes, not threads; remove it and run `headrace run --workers N`"
     ),
     "num.standby.replicas": (
-        "a standby could not take over where it is, because the client library accepts no custom "
-        "assignor; remove it: state survives an unclean stop, so a restart restores only the tail"
+        "remove it: there are no standby tasks, because the client library supports no custom "
+        "assignor; state survives an unclean stop, so a restart restores only the last records"
     ),
     "cache.max.bytes.buffering": "write statestore.cache.max.bytes",
     "rocksdb.config.setter": "write rocksdb.block.cache.bytes and rocksdb.write.buffer.bytes",
@@ -66,10 +66,10 @@ NOT_SUPPORTED: Mapping[str, str] = {
     "rack.aware.assignment.tags": _STANDBYS,
     "rack.aware.assignment.traffic_cost": _STANDBYS,
     "task.assignor.class": (
-        "remove it: tasks follow the group's assignment of partitions, which librdkafka does; "
-        "worker.id keeps a task where its state is"
+        "remove it: tasks follow the group's assignment of partitions by librdkafka; worker.id "
+        "keeps a task on the host of its state"
     ),
-    "allow.os.group.write.access": "remove it: the process's umask decides who may write state.dir",
+    "allow.os.group.write.access": "remove it: the process's umask determines access to state.dir",
     "built.in.metrics.version": _METRICS,
     "metric.reporters": _METRICS,
     "metrics.num.samples": _METRICS,
@@ -77,42 +77,42 @@ NOT_SUPPORTED: Mapping[str, str] = {
     "metrics.sample.window.ms": _METRICS,
     "log.summary.interval.ms": "write `headrace run --status-every SECONDS`",
     "config.providers": (
-        "remove it: settings are a dict, so the module can read secrets from where they are"
+        "remove it: settings are a dict, so the program can read secrets from any source"
     ),
     "default.client.supplier": (
-        "remove it: clients are librdkafka's; write their settings with consumer., producer. and "
-        "admin. in front, and test without a broker with TopologyTestDriver"
+        "remove it: all clients are librdkafka's; write their settings with the prefixes "
+        "consumer., producer. and admin., and test without a broker with TopologyTestDriver"
     ),
     "default.dsl.store": _STORES,
-    "dsl.store.format": "remove it: each row keeps the time of its last update",
+    "dsl.store.format": "remove it: each row always stores the time of its last update",
     "dsl.store.suppliers.class": _STORES,
     "default.list.key.serde.inner": _LIST_SERDES,
     "default.list.key.serde.type": _LIST_SERDES,
     "default.list.value.serde.inner": _LIST_SERDES,
     "default.list.value.serde.type": _LIST_SERDES,
     "ensure.explicit.internal.resource.naming": (
-        "run `headrace check --strict`, which ends with 1 if a store or a repartition topic has a "
-        "generated name"
+        "run `headrace check --strict`, whose exit code is 1 if a store or a repartition topic has "
+        "a generated name"
     ),
     "processing.exception.handler.global.enabled": (
-        "remove it: a global table's records are given to deserialization.exception.handler"
+        "remove it: deserialization.exception.handler handles records of global tables"
     ),
-    "processor.wrapper.class": "remove it: wrap the function or the processor where it is given",
+    "processor.wrapper.class": "remove it: wrap the function or the processor in the topology",
     "state.cleanup.delay.ms": (
-        "remove it: state of tasks that went elsewhere stays until `headrace reset`, so that they "
-        "can come back to it"
+        "remove it: the state of tasks that moved to other hosts stays until `headrace reset`, so "
+        "that they can return"
     ),
-    "state.cleanup.dir.max.age.ms": "remove it: local state is removed by `headrace reset` alone",
+    "state.cleanup.dir.max.age.ms": "remove it: only `headrace reset` removes local state",
     "upgrade.from": "remove it: `headrace check --deployed` shows the effects of an upgrade",
     # Security
     "sasl.jaas.config": (
-        "it is Java's: write sasl.mechanism with sasl.username and sasl.password, or for "
+        "it is for Java: write sasl.mechanism with sasl.username and sasl.password, or for "
         "OAUTHBEARER sasl.oauthbearer.client.id and sasl.oauthbearer.client.secret, or for GSSAPI "
         "sasl.kerberos.principal and sasl.kerberos.keytab"
     ),
     "ssl.truststore.location": (
-        "write ssl.ca.location with a PEM file: keytool -exportcert -rfc -keystore ... writes such "
-        "a file"
+        "write ssl.ca.location with a PEM file: create it with keytool "
+        "-exportcert -rfc -keystore ..."
     ),
     "ssl.truststore.password": "remove it: ssl.ca.location names a PEM file, which has no password",
     "ssl.truststore.type": "remove it: ssl.ca.location names a PEM file",
@@ -161,15 +161,15 @@ NOT_SUPPORTED: Mapping[str, str] = {
     "socket.connection.setup.timeout.max.ms": "write socket.connection.setup.timeout.ms",
     "default.api.timeout.ms": "write task.timeout.ms for calls that are repeated, and "
     "socket.timeout.ms for each",
-    "bootstrap.controllers": "write bootstrap.servers: only brokers are asked",
+    "bootstrap.controllers": "write bootstrap.servers: clients connect to brokers only",
     "interceptor.classes": _INTERCEPTORS,
     "key.serializer": _SERDES_OF_CLIENTS,
     "value.serializer": _SERDES_OF_CLIENTS,
     "key.deserializer": _SERDES_OF_CLIENTS,
     "value.deserializer": _SERDES_OF_CLIENTS,
     "fetch.max.wait.ms": "write consumer.fetch.wait.max.ms",
-    "exclude.internal.topics": "remove it: topics are read by name, none by a pattern",
-    "share.acquire.mode": "remove it: the input is a consumer group's, not a share group's",
+    "exclude.internal.topics": "remove it: topics are read by name, not by a pattern",
+    "share.acquire.mode": "remove it: inputs are read by a consumer group, not a share group",
     "buffer.memory": "write producer.queue.buffering.max.kbytes, in KiB",
     "compression.gzip.level": "write producer.compression.level",
     "compression.lz4.level": "write producer.compression.level",
@@ -178,14 +178,14 @@ NOT_SUPPORTED: Mapping[str, str] = {
     "max.request.size": "remove it: it follows from the topics' max.message.bytes",
     "metadata.max.idle.ms": _NO_LOCAL_COUNTERPART,
     "partitioner.class": (
-        "remove it: equal keys must meet in equal partitions; to(..., partitioner=...) chooses for "
-        "one sink"
+        "remove it: equal keys must be in equal partitions; to(..., partitioner=...) sets the "
+        "partitioner of a sink"
     ),
     "partitioner.adaptive.partitioning.enable": _NO_LOCAL_COUNTERPART,
     "partitioner.availability.timeout.ms": _NO_LOCAL_COUNTERPART,
-    "partitioner.ignore.keys": "remove it: equal keys must meet in equal partitions",
+    "partitioner.ignore.keys": "remove it: equal keys must be in equal partitions",
     "transaction.two.phase.commit.enable": (
-        "remove it: state and output are committed in Kafka's own transaction"
+        "remove it: Kafka's own transaction commits state and output"
     ),
 }
 """Advice as the end of a sentence; the advice to use another setting starts with ``write``."""

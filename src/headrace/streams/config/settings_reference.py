@@ -23,33 +23,33 @@ from headrace.streams.errors import ConfigError
 PLACES = """
 ## Where settings come from
 
-An application has settings of its own, which the program gives to `KafkaStreams`. Commands lay
-others over them; of a setting that is in several places the first of these counts:
+A program gives its settings to `KafkaStreams`. Commands read settings from other places, too. If a
+setting is in several places, the first in this list applies:
 
 1. the command line: `--set NAME=VALUE`, and `--bootstrap-servers`;
 2. the environment: `HEADRACE_BOOTSTRAP_SERVERS` is `bootstrap.servers`. An underscore stands for a
    dot, two for an underscore (`HEADRACE_LOG__LEVEL`) and three for a dash, as in Kafka's own
-   images. A variable that is for no setting is refused, with the nearest one that is;
-3. a file: `--config FILE`, or the one that `HEADRACE_CONFIG` names, in TOML: lines such as
+   images. A variable that matches no setting is refused, with the most similar name;
+3. a TOML file, named by `--config FILE` or by `HEADRACE_CONFIG`: lines such as
    `"sasl.username" = "app"`, or tables;
-4. the application's own.
+4. the program.
 
-So an application may leave `bootstrap.servers` and `application.id`, the two that are required, to
-whoever starts it by a command; `headrace describe`, `check` and `try` need neither. Tests and
-programs that import such a module have nobody who gives them: let a function make the application,
-as in `def app(): return KafkaStreams(...)`.
+So a program may leave out the required settings `bootstrap.servers` and `application.id`, if it is
+started by a command; `headrace describe`, `check` and `try` require neither. Tests and programs
+that import such a module do not have these settings: let a function create the application, as in
+`def app(): return KafkaStreams(...)`.
 
-The error of a setting that is wrong or unknown says where it was given: `(from --set)`,
-`(from HEADRACE_POLL_MS)`, `(from app.toml, line 3)`. Without that it is the application's own.
+The error of a wrong or unknown setting names its origin: `(from --set)`, `(from HEADRACE_POLL_MS)`,
+`(from app.toml, line 3)`. Without an origin, the program has set it.
 
-A program that runs itself (`app.run()`) reads neither files nor the environment.
+A program that calls `app.run()` itself reads neither files nor the environment.
 
-**Secrets by file.** Behind the name of each setting that holds a secret, `.file` names a file that
-holds it: `sasl.password.file`, `ssl.key.password.file`, `producer.ssl.key.pem.file`, or
-`HEADRACE_SASL_PASSWORD_FILE`. It works in all of these places, the application's own settings
-included. Ends of lines behind the secret are no part of it. It is read when an application is made,
-by each worker for itself, so that a new password needs a restart and no other change. A secret
-takes the place of its file in the places below, and the other way round. Those that hold secrets:
+**Secrets in files.** For each setting that holds a secret, the name with `.file` appended names a
+file with the secret: `sasl.password.file`, `ssl.key.password.file`, `producer.ssl.key.pem.file`, or
+`HEADRACE_SASL_PASSWORD_FILE`. This works in all places, including the program. Line ends after the
+secret are ignored. Each worker reads the file when it starts, so a new password requires a restart,
+and no other change. A secret overrides the file of a later place in the list, and the file
+overrides the secret of a later place. These settings hold secrets:
 
 {secrets}.
 """
@@ -57,38 +57,40 @@ takes the place of its file in the places below, and the other way round. Those 
 CLIENTS = """
 ## Settings of the Kafka clients
 
-Any setting of librdkafka reaches its client by prefix: `consumer.` (the input, and under
-`restore.` the changelogs), `restore.`, `producer.`, `admin.`. Security, network, logging and
-statistics settings without a prefix (`security.protocol`, `sasl.*`, `ssl.*`, `socket.*`,
-`client.id`, `client.rack`, `debug`, `statistics.interval.ms`, `oauth_cb`, ...) go to every client;
-a prefix wins over none. `topic.` sets a config of the internal topics.
+Set any setting of librdkafka with the prefix of its client: `consumer.` (the inputs and, unless
+`restore.` overrides it, the changelogs), `restore.`, `producer.`, `admin.`. Settings for security,
+network, logging and statistics without a prefix (`security.protocol`, `sasl.*`, `ssl.*`,
+`socket.*`, `client.id`, `client.rack`, `debug`, `statistics.interval.ms`, `oauth_cb`, ...) apply to
+all clients, and a setting with a prefix overrides them. `topic.` sets a config of the internal
+topics.
 
 `consumer.isolation.level` is `read_committed` under both guarantees: inputs are read up to the
-first transaction that is still open, and without records that were aborted. Under at-least-once it
-may be `read_uncommitted`; then the application reads all records at once, aborted ones too, and so
-does a [backfill](backfill.md) of it.
+first open transaction, without aborted records. Under at-least-once it may be `read_uncommitted`;
+then the application and its [backfill](backfill.md) read all records immediately, including aborted
+ones.
 
-`consumer.session.timeout.ms` is 10 s: after that the group gives up a worker that died.
-`consumer.heartbeat.interval.ms` is 200, or a third of the session where that is shorter. Workers
-hear of a rebalance with their next heartbeat, and nobody reads partitions that move until then.
+`consumer.session.timeout.ms` is 10 s: then the group removes a worker that died.
+`consumer.heartbeat.interval.ms` is 200, or a third of the session timeout if that is shorter.
+Workers learn of a rebalance with their next heartbeat, and partitions that move are not read until
+then.
 
 `consumer.queued.min.messages` is 5000 and `consumer.max.partition.fetch.bytes` 262144: records of
-all inputs wait in one line, and what is fetched ahead of one of them keeps the others waiting.
-Where brokers are far away, larger ones read faster.
+all inputs share a queue, so prefetched records of one input delay the others. If brokers are far
+away, larger values read faster.
 
 `consumer.fetch.wait.max.ms` is 100: a broker answers one request of a client at a time, and waits
-that long where the partitions that it asks for have nothing; those that a worker begins to read
+that long if the requested partitions have no records. Partitions that a worker starts to read
 meanwhile wait as long.
 
 `consumer.queued.max.messages.kbytes` is 16384 and `producer.queue.buffering.max.kbytes` 65536: with
-values of 10 KB and more it is these that bound a worker's memory.
+values of 10 KB and more, these limit the memory of a worker.
 
 `reconnect.backoff.ms` is 20 for all clients, and doubles with each attempt up to 10 s: a new client
-waits half of it before it connects, and a worker starts several.
+waits half of it before it connects, and a worker starts several clients.
 
-The runtime owns these; another value is refused:
+The runtime owns these settings, and refuses other values:
 
-| setting | clients | only legal value | because |
+| setting | clients | only legal value | reason |
 |---|---|---|---|
 """
 
@@ -102,9 +104,9 @@ def listing() -> Iterator[str]:
         yield ""
     secrets = ", ".join(sorted(SECRET_NAMES))
     places = PLACES.format(secrets=secrets)
-    clients = CLIENTS.rpartition("The runtime owns these")[0]
+    clients = CLIENTS.rpartition("The runtime owns these settings")[0]
     yield from _plain(places + clients)
-    yield "headrace settings NAME shows one of them, and those of clients that are not free."
+    yield "headrace settings NAME prints a single setting, including the settings of Kafka clients."
 
 
 def of_name(name: str) -> list[str]:
@@ -113,7 +115,7 @@ def of_name(name: str) -> list[str]:
     >>> print("\\n".join(of_name("poll.ms")))
     poll.ms
         ms or timedelta, from 0; default 100; HEADRACE_POLL_MS
-        Longest wait for records when there are none.
+        Maximum wait for records.
     """
     every = {own.name: own for own in table()}
     if name in every:
@@ -152,13 +154,13 @@ def _of_client(name: str) -> Iterator[str]:
     variable = f"; {variable_of(name)}" if prefix or bare in SHARED else ""
     yield from _wrapped(f"a setting of librdkafka, for {whose}{variable}")
     if bare in SECRET_NAMES:
-        yield from _wrapped(f"It is a secret: {prefix}{bare}{FILE} names a file that holds it.")
+        yield from _wrapped(f"It is a secret. {prefix}{bare}{FILE} names a file that contains it.")
     for owned in OWNED:
         if owned.name == bare and (not prefix or prefix in owned.clients):
             who = ", ".join(client.rstrip(".") for client in owned.clients)
-            value = "not to be set" if owned.value is None else f"always {owned.value}"
+            value = "cannot be set" if owned.value is None else f"always {owned.value}"
             only = " under exactly-once" if owned.exactly_once_only else ""
-            yield from _wrapped(f"{who}: {value}{only}, as {owned.reason}")
+            yield from _wrapped(f"{who}: {value}{only}, because {owned.reason}")
 
 
 def _is_file(name: str, prefix: str) -> bool:
