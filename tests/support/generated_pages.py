@@ -38,7 +38,7 @@ serve them, and for the most important ones. This page is generated from the tab
 Counters start with the worker's process, and those of tasks and stores with the task in that
 process; Prometheus' `rate` and `increase` handle that. `worker` is the worker's number on its host.
 Processed records include repetitions after aborted transactions, committed records count none
-twice. "About" means estimated or sampled.
+twice. "Approximate" means estimated or sampled.
 
 | metric | kind | labels | meaning | Kafka Streams' |
 |---|---|---|---|---|

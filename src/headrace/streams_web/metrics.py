@@ -184,68 +184,68 @@ METRICS = (
         "alive-stream-threads",
     ),
     Metric(
-        "headrace_app_workers", "gauge", "Workers that there are to be.", (),
+        "headrace_app_workers", "gauge", "Configured number of workers.", (),
         _app(lambda app: [((), len(app.workers))]),
     ),
     Metric(
         "headrace_worker_state", "gauge",
-        "1 for the state that the worker is in; silent where it was at work and has told nothing "
-        "for 10 s.",
+        "1 for the state of the worker; unresponsive if it was active and has not reported for "
+        "10 s.",
         ("worker", "state"),
         Read(lambda app, now_s: (((str(v.index), v.state_at(now_s)), 1) for v in app.workers)),
         "state",
     ),
     Metric(
-        "headrace_worker_restarts", "counter", "Times that the worker was started again.",
+        "headrace_worker_restarts", "counter", "Restarts of the worker.",
         ("worker",), _views(lambda view: view.restarts), "failed-stream-threads",
     ),
     Metric(
         "headrace_worker_report_age_seconds", "gauge",
-        "Age of what the worker told last: much, where it is stuck.", ("worker",), Read(_the_ages),
+        "Age of the worker's last report; large if it is stuck.", ("worker",), Read(_the_ages),
     ),
     Metric(
         "headrace_worker_process_records", "counter",
-        "Records processed, those of aborted transactions included.", ("worker",),
+        "Processed records, including aborted transactions.", ("worker",),
         _workers(lambda facts: facts.processed), "process-total",
     ),
     Metric(
-        "headrace_worker_committed_records", "counter", "Records whose commits are final.",
+        "headrace_worker_committed_records", "counter", "Records of completed commits.",
         ("worker",), _workers(lambda facts: facts.committed),
     ),
     Metric(
-        "headrace_worker_commit_latency_seconds", "histogram", "How long commits took.",
+        "headrace_worker_commit_latency_seconds", "histogram", "Duration of commits.",
         ("worker",), _workers(lambda facts: facts.commit_latency),
         "commit-total, commit-latency-avg, commit-latency-max",
     ),
     Metric(
-        "headrace_worker_rebalances", "counter", "Times that the group gave or took partitions.",
+        "headrace_worker_rebalances", "counter", "Assignments, revocations and losses of partitions.",
         ("worker",), _workers(lambda facts: facts.rebalances), "rebalance-total",
     ),
     Metric(
         "headrace_worker_aborted_transactions", "counter",
-        "Transactions that were open and came to nothing, as far as is known.", ("worker",),
+        "Aborted transactions, as far as known.", ("worker",),
         _workers(lambda facts: facts.aborted), "txn-abort",
     ),
     Metric(
-        "headrace_worker_reactions", "counter", "Errors that were put right, by what was done.",
+        "headrace_worker_reactions", "counter", "Handled errors, by reaction.",
         ("worker", "reaction"),
         _each(lambda facts: (((name,), count) for name, count in facts.reactions.items())),
     ),
     Metric(
-        "headrace_worker_producers_replaced", "counter", "Producers given up for a new one.",
+        "headrace_worker_producers_replaced", "counter", "Replaced producers.",
         ("worker",), _workers(lambda facts: facts.producers_replaced),
     ),
     Metric(
-        "headrace_worker_restore_records", "counter", "Changelog records that were applied.",
+        "headrace_worker_restore_records", "counter", "Restored changelog records.",
         ("worker",), _workers(lambda facts: facts.restored), "restore-total",
     ),
     Metric(
-        "headrace_worker_restore_records_per_second", "gauge", "The same by second, of late.",
+        "headrace_worker_restore_records_per_second", "gauge", "Restored changelog records per second, recently.",
         ("worker",), _workers(lambda facts: facts.restored_per_s), "restore-rate",
     ),
     Metric(
         "headrace_worker_busy_seconds", "counter",
-        "About how long the worker's thread did what; looked at now and then.",
+        "Approximate time of the worker's thread by activity, sampled.",
         ("worker", "activity"),
         _each(lambda facts: (((name,), seconds) for name, seconds in facts.busy_s.items())),
         "process-ratio, poll-ratio, commit-ratio",
@@ -259,12 +259,12 @@ METRICS = (
         ("worker",), _workers(lambda facts: facts.memory_bytes),
     ),
     Metric(
-        "headrace_worker_paused", "gauge", "1 for a worker that was told to process nothing.",
+        "headrace_worker_paused", "gauge", "1 if the worker is paused.",
         ("worker",), _workers(lambda facts: facts.is_paused),
     ),
     Metric(
         "headrace_record_e2e_latency_seconds", "histogram",
-        "From the timestamp of the oldest record that a batch began with to the end of its commit.",
+        "Time from the oldest first timestamp of a batch to the end of its commit.",
         ("worker", "sub_topology"),
         _each(lambda facts: (((str(one.sub_topology),), one.latency) for one in facts.latencies)),
         "record-e2e-latency",
@@ -272,70 +272,70 @@ METRICS = (
     # -- tasks and their inputs ------------------------------------------------------------------
     Metric(
         "headrace_task_process_records", "counter",
-        "Records processed, those of aborted transactions included.", ("worker", "task"),
+        "Processed records, including aborted transactions.", ("worker", "task"),
         _tasks(lambda task: task.processed), "process-total",
     ),
     Metric(
-        "headrace_task_committed_records", "counter", "Records whose commits are final.",
+        "headrace_task_committed_records", "counter", "Records of completed commits.",
         ("worker", "task"), _tasks(lambda task: task.committed),
     ),
     Metric(
         "headrace_task_running", "gauge",
-        "1 for a task that processes records; 0 for one of a worker that is silent, too.",
+        "1 if the task processes records; 0 if not, or if its worker is unresponsive.",
         ("worker", "task"), _tasks(lambda task: task.state == "running"),
     ),
     Metric(
         "headrace_task_input_lag_records", "gauge",
-        "Offsets from what is committed to the last stable offset, as far as it was heard of; of "
-        "internal topics that is the lag between sub-topologies.",
+        "Offsets from the committed to the last known last stable offset, including transaction "
+        "markers; for internal topics, the lag between sub-topologies.",
         _INPUT, _inputs(_lag), "records-lag",
     ),
     Metric(
         "headrace_task_input_behind_seconds", "gauge",
-        "From the latest timestamp that was processed to now; 0 without a lag.",
+        "Time since the latest processed timestamp; 0 without a lag.",
         _INPUT, _inputs(lambda one: one.behind_ms / 1000),
     ),
     Metric(
         "headrace_task_input_event_time_seconds", "gauge",
-        "Largest record timestamp that was read, in seconds since 1970.",
+        "Largest timestamp of the records read, in seconds since 1970.",
         _INPUT, _inputs(lambda one: _time_s(one.event_time_ms)),
     ),
     Metric(
         "headrace_task_stream_time_seconds", "gauge",
-        "Stream time of a task, in seconds since 1970.", ("worker", "task"),
+        "Stream time of the task, in seconds since 1970.", ("worker", "task"),
         _tasks(lambda task: _time_s(task.stream_time_ms)),
     ),
     Metric(
         "headrace_task_event_time_skew_seconds", "gauge",
         "Difference in event time between the slowest and the fastest partition on which the "
-        "stream time of a task depends; 0 if the slowest is idle, without a sample if it was not "
-        "read yet.", ("worker", "task"),
+        "stream time of the task depends; 0 if the slowest is idle, and no sample before it is "
+        "read.", ("worker", "task"),
         _tasks(_skew_s),
     ),
     Metric(
-        "headrace_task_input_queued_records", "gauge", "Records that wait in the worker.",
+        "headrace_task_input_queued_records", "gauge", "Records in the worker's queue.",
         _INPUT, _inputs(lambda one: one.queued), "active-buffer-count",
     ),
     # -- nodes -----------------------------------------------------------------------------------
     Metric(
-        "headrace_node_dropped_records", "counter", "Records that a node left out, by reason.",
+        "headrace_node_dropped_records", "counter", "Records dropped by a node, by reason.",
         (*_NODE, "reason"),
         _nodes(lambda node: (((reason,), count) for reason, count in node.dropped.items())),
         "dropped-records-total",
     ),
     Metric(
-        "headrace_node_late_records", "counter", "Those of them that came too late.", _NODE,
+        "headrace_node_late_records", "counter", "Dropped records that were late.", _NODE,
         _nodes(lambda node: [((), node.late)] if node.late else []),
     ),
     Metric(
         "headrace_node_time_seconds", "counter",
-        "About how long a node ran, without (own) and in (user) functions of the user.",
+        "Approximate run time of a node, without (own) and in (user) user functions.",
         (*_NODE, "code"),
         _nodes(lambda node: [(("own",), node.own_s), (("user",), node.user_s)]),
         "process-latency",
     ),
     Metric(
-        "headrace_processor_counter", "counter", "What processors counted with context.count.",
+        "headrace_processor_counter", "counter", "Counts of processors by `context.count`.",
         ("worker", "node", "name"),
         _each(lambda facts: (((one.node, one.name), one.value) for one in facts.counters)),
         "StreamsMetrics.addSensor",
@@ -343,37 +343,38 @@ METRICS = (
     # -- stores ----------------------------------------------------------------------------------
     Metric(
         "headrace_store_keys", "gauge",
-        "How many rows are committed; RocksDB's estimate of those of large stores.", _STORE,
+        "Committed rows; estimated by RocksDB for large stores.", _STORE,
         _stores(lambda store: store.keys), "estimate-num-keys, num-entries",
     ),
     Metric(
-        "headrace_store_size_bytes", "gauge", "About what they take on disk or in memory.", _STORE,
+        "headrace_store_size_bytes", "gauge", "Approximate size on disk or in memory.", _STORE,
         _stores(lambda store: store.size_bytes), "total-sst-files-size",
     ),
     Metric(
         "headrace_store_uncommitted_bytes", "gauge",
-        "About what rows take that no commit holds yet.", _STORE,
+        "Approximate size of uncommitted rows.", _STORE,
         _stores(lambda store: store.uncommitted_bytes),
     ),
     Metric(
         "headrace_store_cached_bytes", "gauge",
-        "About what committed rows take that are kept for reading.", _STORE,
+        "Approximate size of committed rows in the read cache.", _STORE,
         _stores(lambda store: store.cached_bytes), "cache-size-bytes",
     ),
     Metric(
         "headrace_store_cache_hits", "counter",
-        "Rows that commits changed without reading the store, as they were kept, since the task "
-        "began; misses of lookups are taken off.", _STORE,
+        "Rows changed by commits that were in the read cache, since the task started; misses of "
+        "lookups are subtracted.", _STORE,
         _stores(lambda store: store.cache_hits), "hit-ratio",
     ),
     Metric(
         "headrace_store_cache_misses", "counter",
-        "Rows that were not kept and were read from the store, since the task began.", _STORE,
+        "Rows that were read from the store because the cache did not have them, since the task "
+        "started.", _STORE,
         _stores(lambda store: store.cache_misses), "hit-ratio",
     ),
     Metric(
         "headrace_store_restore_remaining_records", "gauge",
-        "Offsets of its changelog that are still to be read.", _STORE,
+        "Remaining changelog offsets of the restore.", _STORE,
         _stores(lambda store: store.restore_remaining), "restore-remaining-records-total",
     ),
 )  # fmt: skip

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from headrace.streams.kafka.unreached import Unreached
 from headrace.streams.metrics.snapshots import WorkerSnapshot
@@ -93,12 +94,15 @@ def test_a_reader_that_does_not_read_holds_nobody_up_and_tears_no_message(
     ends: tuple[Channel, Channel],
 ) -> None:
     messages = [Loaded("app" * 100, number) for number in range(20_000)]
-    sent = [message for message in messages if ends[1].send(message)]
-    assert 0 < len(sent) < len(messages)
-    assert received(ends[0], len(sent)) == sent
-    assert ends[1].send(STATUS)
-    assert received(ends[0], 1) == [STATUS]
-    wait_until(lambda: ends[1].dropped == len(messages) - len(sent), what="how many were dropped")
+    with capture_logs() as logs:
+        sent = [message for message in messages if ends[1].send(message)]
+        assert 0 < len(sent) < len(messages)
+        assert received(ends[0], len(sent)) == sent
+        assert ends[1].send(STATUS)
+        assert received(ends[0], 1) == [STATUS]
+        dropped = len(messages) - len(sent)
+        wait_until(lambda: sum(e["messages"] for e in logs) == dropped, what="the log of the drops")
+    assert {(e["event"], e["log_level"]) for e in logs} == {("messages_dropped", "warning")}
 
 
 def test_a_message_of_any_size_arrives_whole(ends: tuple[Channel, Channel]) -> None:

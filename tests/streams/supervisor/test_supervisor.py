@@ -538,7 +538,7 @@ def test_that_no_broker_is_reached_is_said_once_for_all_workers() -> None:
     all_say(6.0, 8.0)
     said = scene.log.named("brokers_not_reached")
     assert [e["waited_s"] for e in said] == [2.0, 6.0]
-    assert said[1]["next"] == ("waits without a limit, and keeps trying; logged again in 8 s")
+    assert said[1]["next"] == "retries until a broker answers; logged again in 8 s"
 
 
 def test_a_worker_that_has_not_noticed_yet_does_not_make_it_another_time() -> None:

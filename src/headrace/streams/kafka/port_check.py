@@ -31,6 +31,10 @@ SAYS: Final[dict[Seen, str]] = {
 }
 
 
+_FITS = "check the settings ssl.* and sasl.*, and the log of the broker"
+_NO_LOGIN = "check whether the broker is overloaded, or requires security.protocol=SASL_PLAINTEXT"
+
+
 def seen_in(data: bytes) -> Seen:
     """Classify a server by the first bytes of its answer to a Kafka request.
 
@@ -47,18 +51,22 @@ def seen_in(data: bytes) -> Seen:
 
 
 def advice_on(seen: Seen, protocol: str) -> str | None:
-    """Return advice for a result and a `security.protocol`, if it suggests any.
+    """Return advice that fits a result and a `security.protocol`; None if no server was seen.
 
     >>> advice_on("tls", "PLAINTEXT")
     'set security.protocol to SSL or SASL_SSL'
-    >>> advice_on("tls", "SSL") is None
+    >>> advice_on("nothing", "SSL") is None
     True
     """
     with_tls = protocol.upper().endswith("SSL")
-    if seen == "tls" and not with_tls:
-        return "set security.protocol to SSL or SASL_SSL"
+    if seen == "tls":
+        return _FITS if with_tls else "set security.protocol to SSL or SASL_SSL"
     if seen == "kafka" and with_tls:
         return "set security.protocol to PLAINTEXT or SASL_PLAINTEXT, or name the port for TLS"
+    if seen == "kafka":
+        return _NO_LOGIN if protocol.upper() == "PLAINTEXT" else _FITS
+    if seen == "closes":
+        return "it may expect another security.protocol, with or without TLS"
     if seen in ("http", "other"):
         return "correct bootstrap.servers"
     if seen == "silent":

@@ -15,7 +15,7 @@ class Unreached:
     Examples:
         >>> unreached = Unreached("kafka:9092", "Connection refused", 2.0, 4.0, "start it")
         >>> unreached.fields()["next"]
-        'waits without a limit, and keeps trying; logged again in 4 s'
+        'retries until a broker answers; logged again in 4 s'
     """
 
     servers: str
@@ -30,6 +30,6 @@ class Unreached:
             "servers": self.servers,
             "reason": self.reason,
             "waited_s": self.waited_s,
-            "next": f"waits without a limit, and keeps trying; {again}",
+            "next": f"retries until a broker answers; {again}",
             "advice": self.advice,
         }

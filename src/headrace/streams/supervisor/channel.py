@@ -5,8 +5,8 @@
 
 A message is a length (4 bytes) and msgpack of [type, content]. A thread writes it (see
 `BoundedWriter`), so neither end waits for the other. While the other end does not read, messages
-wait in memory up to a limit, and further messages are dropped and counted. A report contains the
-whole state rather than changes, so the next report replaces a dropped report.
+wait in memory up to a limit, and further messages are dropped, which is logged with their number.
+A report contains the whole state rather than changes, so the next report replaces a dropped report.
 
 If the socket closes before `Stop`, the supervisor is dead, and the worker closes on its own. This
 requires neither a signal, nor polling of the parent process, nor other features of the operating
@@ -27,6 +27,7 @@ from typing import Any
 
 import msgspec
 
+from headrace.state.log import get_logger
 from headrace.streams.bounded_writer import BoundedWriter
 from headrace.streams.config.secrets import Secret, guarded
 from headrace.streams.config.settings import origins_of
@@ -150,11 +151,9 @@ class Channel:
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
         self._received = bytearray()
-        self.dropped = 0
-        """Number of messages that were dropped because the other end did not read."""
         self.has_ended = False
         """Whether the other end was closed."""
-        self._writer = BoundedWriter(sock.fileno(), on_dropped=self._on_dropped)
+        self._writer = BoundedWriter(sock.fileno(), on_dropped=_log_dropped)
 
     def fileno(self) -> int:
         return self._socket.fileno()
@@ -195,15 +194,20 @@ class Channel:
             del self._received[:end]
             yield decode(content)
 
-    def _on_dropped(self, dropped: int) -> None:
-        self.dropped += dropped
-
     def close(self) -> None:
         """Close the socket; messages that were not written are lost."""
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._writer.close(within_s=0, joins=True)  # before its file descriptor is used again
         self._socket.close()
+
+
+def _log_dropped(messages: int) -> None:
+    get_logger().warning(
+        "messages_dropped",
+        messages=messages,
+        reason="the process at the other end of the channel did not read for some time",
+    )
 
 
 class WorkerQueries:

@@ -84,7 +84,7 @@ def test_an_application_waits_for_brokers_and_says_what_it_tried(
     assert first["servers"] == servers
     assert [part for part in said if part not in first["reason"]] == []
     assert first["advice"]
-    assert first["next"].startswith("waits without a limit, and keeps trying; logged")
+    assert first["next"].startswith("retries until a broker answers; logged")
     assert app.states == [State.CONNECTING, State.PENDING_SHUTDOWN, State.NOT_RUNNING]
 
 

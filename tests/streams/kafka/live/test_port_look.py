@@ -211,9 +211,11 @@ def test_a_broker_that_asks_for_no_login_is_not_a_wrong_password(broker: str) ->
     ("seen", "protocol", "advice"),
     [
         ("tls", "SASL_PLAINTEXT", "SASL_SSL"),
-        ("tls", "sasl_ssl", None),
+        ("tls", "sasl_ssl", "settings ssl.*"),
         ("kafka", "ssl", "PLAINTEXT"),
-        ("kafka", "plaintext", None),
+        ("kafka", "plaintext", "security.protocol=SASL_PLAINTEXT"),
+        ("kafka", "sasl_plaintext", "sasl.*"),
+        ("closes", "PLAINTEXT", "another security.protocol"),
         ("nothing", "SSL", None),
     ],
 )
