@@ -438,9 +438,9 @@ def test_a_store_is_asked_by_keys_alone(asking: Scene, stores: Stores) -> None:
     assert shown["value"] == 2
     # Numbers of more digits than a browser reckons with.
     with urllib.request.urlopen(f"{asking.server.url}/api/stores/counts/the", timeout=30) as told:
-        commit_id = json.load(told)["places"][0]["commit_id"]
+        commit_id = json.load(told)["positions"][0]["commit_id"]
     assert commit_id > 2**53
-    assert shown["places"][0]["commit_id"] == commit_id
+    assert shown["positions"][0]["commit_id"] == commit_id
     page.fill("#key", ODD)
     page.keyboard.press("Enter")
     wait_until(lambda: ODD in json.loads(page.text_content("#answer"))["key"], what="the odd key")

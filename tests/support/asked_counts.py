@@ -44,7 +44,7 @@ class Asked:
     def states(self) -> set[str]:
         """What the tasks do that the store's rows are from."""
         _, found = self.get("range?limit=7")
-        return {place["state"] for place in found.get("places", ())}
+        return {place["state"] for place in found.get("positions", ())}
 
 
 class Client(threading.Thread):
@@ -97,7 +97,7 @@ def assert_counts_never_go_back(app: Counted, run: Run, asked: Asked) -> dict[st
     wait_until(lambda: asked.states() == {"running"}, what="all tasks to run")
     code, found = asked.get("range?limit=7")
     assert (code, [row["key"] for row in found["rows"]]) == (200, KEYS[:7])
-    assert max(place["age_ms"] for place in found["places"]) < 30_000
+    assert max(place["age_ms"] for place in found["positions"]) < 30_000
     return expected
 
 

@@ -218,7 +218,8 @@ METRICS = (
         "commit-total, commit-latency-avg, commit-latency-max",
     ),
     Metric(
-        "headrace_worker_rebalances", "counter", "Assignments, revocations and losses of partitions.",
+        "headrace_worker_rebalances", "counter",
+        "Assignments, revocations and losses of partitions.",
         ("worker",), _workers(lambda facts: facts.rebalances), "rebalance-total",
     ),
     Metric(
@@ -240,7 +241,8 @@ METRICS = (
         ("worker",), _workers(lambda facts: facts.restored), "restore-total",
     ),
     Metric(
-        "headrace_worker_restore_records_per_second", "gauge", "Restored changelog records per second, recently.",
+        "headrace_worker_restore_records_per_second", "gauge",
+        "Restored changelog records per second, recently.",
         ("worker",), _workers(lambda facts: facts.restored_per_s), "restore-rate",
     ),
     Metric(

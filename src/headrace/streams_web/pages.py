@@ -465,12 +465,12 @@ def _lag(app: ApplicationSnapshot, now_s: float) -> tuple[LagAnswer, ...]:
 
 
 VIEWS = (
-    View("application", "The application, and a summary of its workers.", ApplicationAnswer,
+    View("application", "Application, with a summary of its workers.", ApplicationAnswer,
          _application),
-    View("workers", "A summary of the workers.", tuple[WorkerAnswer, ...], _workers),
-    View("tasks", "The tasks, with their workers and progress.", tuple[TaskAnswer, ...], _tasks),
-    View("lag", "The lag of each input partition.", tuple[LagAnswer, ...], _lag),
-    View("snapshot", "The reports of all workers, with each task once.", ApplicationSnapshot,
+    View("workers", "Workers, without their tasks.", tuple[WorkerAnswer, ...], _workers),
+    View("tasks", "Tasks with their workers and progress.", tuple[TaskAnswer, ...], _tasks),
+    View("lag", "Lag of each input partition.", tuple[LagAnswer, ...], _lag),
+    View("snapshot", "Reports of all workers, with each task once.", ApplicationSnapshot,
          ApplicationSnapshot.at),
 )  # fmt: skip
 """All parts of the API."""
@@ -481,7 +481,7 @@ VIEWS = (
 
 _HEALTH = {
     "live": "Whether the process is alive.",
-    "ready": "Whether all tasks run; with `within`, whether each did so no longer ago, and no "
+    "ready": "Whether all tasks run; with `within`, whether each has run within that time, and no "
     "input is further behind.",
     "startup": "Whether the application was loaded.",
 }
@@ -497,7 +497,7 @@ def described(*, with_stores: bool = False) -> dict[str, Any]:
         f"/api/{view.name}": _path(view.help, answer)
         for view, answer in zip(VIEWS, answers[:-1], strict=True)
     }
-    paths["/api/topology"] = _path("The topology as a graph.", answers[-1])
+    paths["/api/topology"] = _path("Topology as a graph.", answers[-1])
     paths |= {f"/health/{name}": _path(text, None) for name, text in _HEALTH.items()}
     paths["/health/ready"]["get"]["parameters"] = [
         {"name": "within", "in": "query", "schema": {"type": "string", "examples": ["30s"]}}
@@ -537,7 +537,7 @@ def _log_level_operation() -> dict[str, Any]:
         "responses": {
             "200": {"description": "Done.", "content": {"application/json": {"schema": changed}}},
             "400": {"description": "The level is unknown, or the body is not JSON."},
-            "403": {"description": "Other machines are served without a token."},
+            "403": {"description": "A change requires a token, or a server for this machine only."},
             "415": {"description": "The content type is not application/json."},
             "503": {"description": "The application does not answer."},
         },
@@ -550,7 +550,7 @@ def _path(summary: str, answer: dict[str, Any] | None) -> dict[str, Any]:
         "get": {
             "summary": summary,
             "responses": {
-                "200": {"description": "The answer.", "content": content},
+                "200": {"description": "The result.", "content": content},
                 "503": {"description": "Not ready, with the reasons."},
             },
         }
@@ -698,10 +698,12 @@ class Pages:
         # Foreign web pages in a local browser can send other content types without a preflight.
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind != "application/json":
-            return _error(415, "send it with Content-Type: application/json")
+            return _error(415, "the Content-Type must be application/json. Set this header")
         level = _level(await _body(request))
         if level is None:
-            return _error(400, f'send {{"level": LEVEL}} with a LEVEL of {", ".join(LEVELS)}')
+            return _error(
+                400, f'the body must be {{"level": LEVEL}}. Use a LEVEL of {", ".join(LEVELS)}'
+            )
         try:
             return JSONResponse({"message": await run_in_threadpool(self._set_level, level)})
         except TimeoutError:

@@ -101,7 +101,7 @@ def test_stores_are_listed(target: str) -> None:
         "empty",
     }
     counts = next(store for store in found if store["name"] == "counts")
-    assert [place["partition"] for place in counts["places"]] == [0, 1]
+    assert [place["partition"] for place in counts["positions"]] == [0, 1]
 
 
 def test_keys_are_shown(target: str) -> None:

@@ -48,7 +48,7 @@ def _asked(app: KafkaStreams) -> dict[str, Any]:
         "range": lambda: list(counts.range("a", "z")),
         "all": lambda: list(counts.all()),
         "count": counts.count,
-        "places": counts.places,
+        "positions": counts.positions,
         "windows": lambda: list(windows.fetch("a", 0, 2**60)),
         "all windows": lambda: list(windows.all()),
     }

@@ -89,7 +89,7 @@ PLAIN: list[Callable[[Any], Any]] = [
     lambda s: s.count(),
     lambda s: paged(s, s.between(None, None)),
     lambda s: paged(s, s.between("k0001", "k1298", reverse=True)),
-    lambda s: [(p.partition, p.offset, p.inputs) for p in s.places()],
+    lambda s: [(p.partition, p.offset, p.inputs) for p in s.positions()],
 ]
 WINDOWS: list[Callable[[Any], Any]] = [
     lambda s: [s.get("k0001", 0), s.get("k0001", 60_000), s.get("none", 0)],
@@ -155,10 +155,10 @@ def test_places_say_how_far_it_is_and_that_it_is_of_now(tmp_path: Path) -> None:
     with held(counting("memory"), tmp_path) as scene:
         scene.send("a")
         scene.driver.commit()
-        before = scene.queries.store("s").find("a").places
+        before = scene.queries.store("s").find("a").positions
         scene.send("a", "b")
         scene.driver.commit()
-        (place,) = scene.queries.store("s").find("a").places
+        (place,) = scene.queries.store("s").find("a").positions
         assert (place.partition, place.state, place.age_ms) == (0, "running", 0)
         assert place.offset > before[0].offset > 0
         assert place.commit_id > before[0].commit_id
@@ -200,7 +200,7 @@ def test_a_global_table_in_memory_is_asked_for_too(tmp_path: Path) -> None:
         rates = scene.queries.store("rates")
         assert rates.get("EUR") == 1.5
         assert [(row.key, row.partition) for row in rates.all()] == [("EUR", None), ("USD", None)]
-        (place,) = rates.places()
+        (place,) = rates.positions()
         assert (place.partition, place.state) == (None, None)
 
 
@@ -221,7 +221,7 @@ def test_a_piece_is_of_one_moment_where_that_matters(tmp_path: Path) -> None:
         # An index entry and its row are two questions, and a commit comes between them.
         scene.between = [lambda: None, lambda: None, commit]
         (piece,) = reader.pieces(reader.of_times(0, 10**6), frozenset([0]))  # type: ignore[attr-defined]
-        (place,) = reader.places()
+        (place,) = reader.positions()
         assert commits == 1
         assert [row.value for row in piece.rows] == [2, 1]
         assert piece.offset == place.offset
@@ -232,7 +232,7 @@ def test_many_keys_say_how_far_the_last_of_their_rows_is(tmp_path: Path) -> None
         scene.send(*KEYS)
         scene.driver.commit()
         reader = scene.queries.reader("s")
-        (before,) = reader.places()
+        (before,) = reader.positions()
 
         def commit() -> None:
             scene.send(KEYS[-1])
@@ -241,7 +241,7 @@ def test_many_keys_say_how_far_the_last_of_their_rows_is(tmp_path: Path) -> None
         scene.between = [lambda: None, commit]  # 500 keys are asked for at a time
         rows, (place,) = reader.find_many([key.encode() for key in KEYS])  # type: ignore[attr-defined]
         assert (rows[0].value, rows[-1].value) == (1, 2)
-        (after,) = reader.places()
+        (after,) = reader.positions()
         assert before.offset == before.max_offset < after.offset == after.max_offset
         assert (place.offset, place.max_offset) == (before.offset, after.offset)
 

@@ -331,10 +331,10 @@ def test_a_global_table_grows_old_only_where_no_worker_holds_it(tmp_path: Path) 
             wait_for(lambda: queries.store("rates").get("EUR") == 1.5)
             rates = late.store("rates")
             assert rates.get("EUR") == 1.5
-            (place,) = rates.places()
+            (place,) = rates.positions()
             assert place.age_ms < hour_ms
         time.sleep(followers.LIST_EVERY_S)
-        (place,) = rates.places()
+        (place,) = rates.positions()
         assert place.age_ms >= hour_ms
     finally:
         late.close()
@@ -429,7 +429,7 @@ def test_a_stopped_application_is_read_and_one_that_begins_again(tmp_path: Path)
     app = KafkaStreams(topology, settings)
     counts = app.store("counts")
     assert counts.get("a") == 2
-    (place,) = counts.places()
+    (place,) = counts.positions()
     assert (place.partition, place.state) == (0, None)
     assert place.offset > 0
     with TopologyTestDriver(topology, settings, state_dir=tmp_path, commit="manual") as driver:
@@ -484,7 +484,7 @@ def test_ones_own_writes_are_waited_for(tmp_path: Path) -> None:
     with asked(counting(), tmp_path) as (driver, queries):
         send(driver, "a")
         driver.commit()
-        (place,) = queries.store("counts").places()
+        (place,) = queries.store("counts").positions()
         queries.wait("counts", lambda p: p.offset >= place.offset, partition=0, timeout_s=0)
         with pytest.raises(TooOldError, match="has not reached the requested position after 0"):
             queries.wait("counts", lambda p: p.offset > place.offset, partition=0, timeout_s=0.05)

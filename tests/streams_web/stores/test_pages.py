@@ -118,7 +118,7 @@ def test_a_key_has_its_row_and_where_it_is_from(scene: Scene) -> None:
     scene.send("words", ("the", ""), ("the", ""), ("range", ""), ("a/b?ü", ""))
     code, found = scene.get("/api/stores/counts/the")
     assert (code, found["key"], found["value"], found["timestamp"]) == (200, "the", 2, 7)
-    (place,) = found["places"]
+    (place,) = found["positions"]
     assert place["partition"] == found["partition"]
     assert place["offset"] > 0
     assert place["age_ms"] < 60_000
@@ -127,7 +127,7 @@ def test_a_key_has_its_row_and_where_it_is_from(scene: Scene) -> None:
     assert scene.get("/api/stores/counts/get?key=range")[1]["value"] == 1
     code, found = scene.get("/api/stores/counts/none")
     assert (code, found["error"]) == (404, "store 'counts' has no row of this key")
-    assert {place["partition"] for place in found["places"]} == {0, 1}
+    assert {place["partition"] for place in found["positions"]} == {0, 1}
 
 
 def test_many_keys_are_asked_for_at_once(scene: Scene) -> None:
@@ -158,7 +158,7 @@ def test_ranges_come_in_pages(scene: Scene) -> None:
     assert len(found["rows"]) == 10
     found = scene.get("/api/stores/counts/count?exact=true")[1]
     assert (found["count"], found["exact"]) == (20, True)
-    assert [place["partition"] for place in found["places"]] == [0, 1]
+    assert [place["partition"] for place in found["positions"]] == [0, 1]
     assert scene.get("/api/stores/counts/count")[1]["exact"] is False
 
 
@@ -207,7 +207,7 @@ def test_the_stores_are_listed(scene: Scene) -> None:
         "prices": ("versioned", "string"),
         "windows": ("window", "time_windowed(string)"),
     }
-    assert len(scene.get("/api/stores/counts")[1]["places"]) == 2
+    assert len(scene.get("/api/stores/counts")[1]["positions"]) == 2
 
 
 @pytest.mark.parametrize(
@@ -300,7 +300,7 @@ def test_bodies_that_are_no_questions_are_refused(scene: Scene) -> None:
 def test_ones_own_write_is_waited_for(scene: Scene) -> None:
     scene.send("words", ("k", ""))
     found = scene.get("/api/stores/counts/k")[1]
-    at = f"{found['partition']}:{found['places'][0]['offset']}"
+    at = f"{found['partition']}:{found['positions'][0]['offset']}"
     code, found = scene.get(f"/api/stores/counts/k?min_position={at}&max_age=1h")
     assert (code, found["value"]) == (200, 1)
 

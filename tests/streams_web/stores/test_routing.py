@@ -77,7 +77,7 @@ def test_a_key_is_answered_by_the_host_that_has_it_whoever_is_asked(shared: Host
         for host in shared.hosts:
             code, found = host.get(f"/counts/{key}")
             assert (code, found["key"], found["value"]) == (200, key, 1)
-            (place,) = found["places"]
+            (place,) = found["positions"]
             assert place["partition"] == found["partition"]
             assert place["host"] == owners[found["partition"]]
             seen.add(place["host"])
@@ -94,7 +94,7 @@ def test_a_key_that_others_put_elsewhere_is_found(three: Hosts) -> None:
         assert [row and row["value"] for row in found] == [1, 1, None]
         code, found = host.get("/counts/none")
         assert code == 404
-        assert {place["partition"] for place in found["places"]} == {0, 1, 2, 3}
+        assert {place["partition"] for place in found["positions"]} == {0, 1, 2, 3}
 
 
 def test_a_key_that_only_the_application_places_is_looked_for_in_one_partition(
@@ -102,7 +102,7 @@ def test_a_key_that_only_the_application_places_is_looked_for_in_one_partition(
 ) -> None:
     code, found = shared.hosts[0].get("/placed/none")
     assert code == 404
-    assert len(found["places"]) == 1
+    assert len(found["positions"]) == 1
     assert shared.hosts[0].get("/placed/vk01")[1]["value"] == 1
     stores = shared.hosts[0].queries.stores
     assert {name: stores[name].is_placed for name in ("counts", "placed", "windows")} == {
@@ -116,7 +116,7 @@ def test_many_keys_are_joined_in_their_order(shared: Hosts) -> None:
         code, found = host.get("/counts/get", {"keys": asked})
         assert code == 200
         assert [row and row["key"] for row in found["rows"]] == [*reversed(KEYS), None, KEYS[0]]
-        assert [place["partition"] for place in found["places"]] == [0, 1, 2, 3]
+        assert [place["partition"] for place in found["positions"]] == [0, 1, 2, 3]
     assert shared.hosts[0].get("/windows/get", {"keys": ["k"]})[0] == 400
 
 
@@ -162,9 +162,9 @@ def test_windows_and_counts_are_of_all_hosts(three: Hosts) -> None:
         assert {row["key"]["key"] for row in found["rows"]} == set(KEYS)
         found = host.get("/counts/count?exact=true")[1]
         assert (found["count"], found["exact"]) == (40, True)
-        assert [place["partition"] for place in found["places"]] == [0, 1, 2, 3]
+        assert [place["partition"] for place in found["positions"]] == [0, 1, 2, 3]
         assert host.get("/counts/count")[1]["exact"] is False
-        places = host.get("/counts")[1]["places"]
+        places = host.get("/counts")[1]["positions"]
         assert [place["partition"] for place in places] == [0, 1, 2, 3]
         assert len({place["host"] for place in places}) == 3
 
@@ -185,7 +185,7 @@ def test_a_client_is_sent_to_the_host_that_has_the_key(shared: Hosts) -> None:
         assert not url.startswith(first.server.url)
         code, found = first.get(f"/counts/{key}?route=redirect")  # which follows
         assert (code, found["value"]) == (200, 1)
-        assert url.startswith(f"http://{found['places'][0]['host']}/")
+        assert url.startswith(f"http://{found['positions'][0]['host']}/")
 
 
 def test_one_host_answers_alone_where_that_is_asked_for(shared: Hosts) -> None:
@@ -213,14 +213,14 @@ def test_rows_in_the_memory_of_workers_are_found_at_their_hosts(shared: Hosts) -
         code, found = host.get("/held/get", {"keys": [*KEYS, "none"]})
         assert code == 200
         assert [row and row["value"] for row in found["rows"]] == [*map("of {}".format, KEYS), None]
-        assert len({place["host"] for place in found["places"]}) == 3
+        assert len({place["host"] for place in found["positions"]}) == 3
         assert host.get("/held/k07")[1]["value"] == "of k07"
         found = host.get("/held/range?from=k03&limit=9")[1]
         assert [row["key"] for row in found["rows"]] == KEYS[3:12]
         more = host.get(f"/held/range?from=k03&limit=9&after={found['after']}")[1]
         assert [row["key"] for row in more["rows"]] == KEYS[12:21]
         assert host.get("/held/count?exact=true")[1]["count"] == 40
-        assert [place["partition"] for place in host.get("/held")[1]["places"]] == [0, 1, 2, 3]
+        assert [place["partition"] for place in host.get("/held")[1]["positions"]] == [0, 1, 2, 3]
     assert {host.get("/held/k07?route=none")[0] for host in shared.hosts} == {200, 404}
 
 
@@ -247,7 +247,7 @@ def test_a_task_that_has_moved_is_found_at_its_new_host(three: Hosts) -> None:
         code, found = host.get("/counts/get", {"keys": KEYS})
         assert code == 200
         assert all(row["value"] == 1 for row in found["rows"])
-        assert {p["host"] for p in found["places"] if p["partition"] == 1} == {third.endpoint}
+        assert {p["host"] for p in found["positions"] if p["partition"] == 1} == {third.endpoint}
         assert len(host.get("/counts/range")[1]["rows"]) == 40
 
 
@@ -289,7 +289,7 @@ def test_what_a_task_has_left_is_given_to_whoever_says_how_old_it_may_be(three: 
     assert first.get("/counts/range")[0] == 503
     code, found = first.get("/counts/range?max_age=1h")
     assert (code, len(found["rows"])) == (200, 40)
-    (left,) = (place for place in found["places"] if place["partition"] == 1)
+    (left,) = (place for place in found["positions"] if place["partition"] == 1)
     assert left["host"] != second.endpoint
     assert left["state"] is None
     assert first.get("/counts/range?max_age=0ms")[0] == 503
@@ -299,7 +299,7 @@ def test_what_a_task_has_left_is_given_to_whoever_says_how_old_it_may_be(three: 
 
 def test_ones_own_write_is_waited_for_at_the_host_that_has_it(three: Hosts) -> None:
     first = three.hosts[0]
-    places = first.get("/counts")[1]["places"]
+    places = first.get("/counts")[1]["positions"]
     reached = ",".join(f"{place['partition']}:{place['offset']}" for place in places)
     for path in ("/counts/k01", "/counts/range", "/counts/count"):
         assert first.get(f"{path}?min_position={reached}&max_age=1h")[0] == 200
@@ -319,7 +319,7 @@ def test_a_host_that_stops_says_so_where_another_one_is_waited_for(
     three: Hosts, more: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = three.hosts[:2]
-    place = next(one for one in first.get("/counts")[1]["places"] if one["partition"] == 1)
+    place = next(one for one in first.get("/counts")[1]["positions"] if one["partition"] == 1)
     key = next(k for k in KEYS if first.get(f"/counts/{k}")[1]["partition"] == 1)
     waits, wait = threading.Event(), second.queries.wait
 
@@ -370,7 +370,7 @@ def test_one_host_alone_asks_itself_as_ever(tmp_path: Path) -> None:
     try:
         hosts.send("words", *((key, "") for key in KEYS))
         (host,) = hosts.hosts
-        assert host.get("/counts/k01")[1]["places"][0]["host"] == host.endpoint
+        assert host.get("/counts/k01")[1]["positions"][0]["host"] == host.endpoint
         assert len(host.get("/counts/range")[1]["rows"]) == 40
         assert host.get("/counts/k01?route=redirect")[0] == 200
         assert host.get("/counts/k01?route=none")[0] == 200
@@ -434,7 +434,7 @@ def test_places_say_no_more_than_all_rows_follow(
     host = three.hosts[0]
 
     def offsets(found: Any) -> dict[int, int]:
-        return {place["partition"]: place["offset"] for place in found["places"]}
+        return {place["partition"]: place["offset"] for place in found["positions"]}
 
     def and_more(name: str, of: type) -> None:
         before = getattr(of, name)
@@ -462,7 +462,7 @@ def test_places_say_no_more_than_all_rows_follow(
     code, found = host.get("/counts/range?route=none")
     assert len({row["value"] for row in found["rows"]}) > 2
     assert (code, offsets(found)[0]) == (200, then[0])
-    assert found["places"][0]["max_offset"] > then[0]
+    assert found["positions"][0]["max_offset"] > then[0]
 
 
 def test_an_answer_names_each_partition_once_also_if_its_task_moves_meanwhile(
@@ -470,7 +470,7 @@ def test_an_answer_names_each_partition_once_also_if_its_task_moves_meanwhile(
 ) -> None:
     first, second, third = three.hosts
     before = Asked.not_before
-    at_first = first.get("/counts")[1]["places"]
+    at_first = first.get("/counts")[1]["positions"]
 
     def then(*arguments: Any) -> Any:
         three.send("words", *((key, "") for key in KEYS))
@@ -481,8 +481,8 @@ def test_an_answer_names_each_partition_once_also_if_its_task_moves_meanwhile(
     monkeypatch.setattr(Asked, "not_before", then)
     code, found = first.get("/counts/get", {"keys": [*KEYS, "none"]})
     assert code == 200
-    at_last = first.get("/counts")[1]["places"]
-    assert [(p["partition"], p["offset"], p["max_offset"]) for p in found["places"]] == [
+    at_last = first.get("/counts")[1]["positions"]
+    assert [(p["partition"], p["offset"], p["max_offset"]) for p in found["positions"]] == [
         (a["partition"], a["offset"], b["offset"]) for a, b in zip(at_first, at_last, strict=True)
     ]
     assert all(p["offset"] == p["max_offset"] for p in at_last)
@@ -523,7 +523,9 @@ def test_pieces_of_a_range_count_for_how_new_its_rows_may_be(
     first = three.hosts[0]
 
     def places() -> dict[int, int]:
-        return {place["partition"]: place["offset"] for place in first.get("/counts")[1]["places"]}
+        return {
+            place["partition"]: place["offset"] for place in first.get("/counts")[1]["positions"]
+        }
 
     at_first = places()
     ends = {1: at_first}
@@ -531,7 +533,7 @@ def test_pieces_of_a_range_count_for_how_new_its_rows_may_be(
     def at(*arguments: Any, **more: Any) -> Any:
         with lock:
             three.send("words", *((key, "") for key in KEYS))
-            found = {p.partition: p.offset for p in first.queries.reader("counts").places()}
+            found = {p.partition: p.offset for p in first.queries.reader("counts").positions()}
             ends[len(ends) + 1] = {p: at for p, at in found.items() if p is not None}
             return before(*arguments, **more)
 
@@ -539,7 +541,7 @@ def test_pieces_of_a_range_count_for_how_new_its_rows_may_be(
     monkeypatch.setattr(asking.FanOut, "at", at)
     code, found = first.get("/counts/range?limit=7")
     assert (code, len(found["rows"]), len(ends) > 4) == (200, 7, True)
-    shown = {place["partition"]: place for place in found["places"]}
+    shown = {place["partition"]: place for place in found["positions"]}
     assert [*shown] == [0, 1, 2, 3]
     for row in found["rows"]:
         place = shown[row["partition"]]
@@ -559,7 +561,7 @@ def test_keys_that_are_looked_for_again_are_so_at_no_earlier_place(
 
     monkeypatch.setattr(Asked, "not_before", then)
     host = three.hosts[0]
-    places = {p["partition"]: p["offset"] for p in host.get("/counts")[1]["places"]}
+    places = {p["partition"]: p["offset"] for p in host.get("/counts")[1]["positions"]}
     code, found = host.get("/counts/get", {"keys": [*KEYS, "none"]})
     assert (code, found["rows"][-1]) == (200, None)
     (again,) = asked_again

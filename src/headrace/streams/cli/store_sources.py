@@ -222,7 +222,7 @@ class _LocalRows:
         if self._is_said or self._queries.are_at_work():
             return reader
         try:
-            oldest = max(reader.places(), key=lambda place: place.age_ms)
+            oldest = max(reader.positions(), key=lambda place: place.age_ms)
         except (QueryError, ValueError):
             return reader  # the query itself reports that the store is missing
         self._is_said = True
@@ -246,15 +246,15 @@ class _LocalRows:
                 "key": kept.key_name,
                 "value": kept.value.name,
                 "in_memory": kept.in_memory,
-                "places": [],
+                "positions": [],
                 "rows": None,
                 "refused": None,
             }
             try:
-                places = reader.places()
-                one["places"] = [asdict(place) for place in places]
-                readable = frozenset(p.partition for p in places if p.partition is not None)
-                if places:
+                positions = reader.positions()
+                one["positions"] = [asdict(place) for place in positions]
+                readable = frozenset(p.partition for p in positions if p.partition is not None)
+                if positions:
                     counting = self._reader(name, only=readable or None)
                     one["rows"] = counting.approximate_num_entries()
             except TooOldError as error:
@@ -311,9 +311,9 @@ class _Served:
 
     def stores(self) -> list[Document]:
         found = (self._asker.ask(None, "", {}) or {})["stores"]
-        return [self._with_places(one) for one in found]
+        return [self._with_positions(one) for one in found]
 
-    def _with_places(self, one: Document) -> Document:
+    def _with_positions(self, one: Document) -> Document:
         from headrace.streams.queries.errors import StoreInMemoryError
 
         more = self._asker.ask(one["name"], "", {}) or {}
@@ -321,7 +321,7 @@ class _Served:
             count = self._asker.ask(one["name"], "count", self._age) or {}
         except StoreInMemoryError:  # no worker with this store runs there
             count = {}
-        return {**one, "places": more.get("places", []), "rows": count.get("count")}
+        return {**one, "positions": more.get("positions", []), "rows": count.get("count")}
 
     def of_key(self, name: str, key: str, as_of: str | None) -> list[Document]:
         found = self._asker.ask(name, "get", {"key": key, "as_of": as_of, **self._age})

@@ -250,16 +250,16 @@ def _show_stores(found: list[Document]) -> None:
         "STORE", "KIND", "KEY", "VALUE", "PARTITION", "OFFSET", "ROWS", numbers=("OFFSET",)
     )
     for one in found:
-        places = one["places"]
+        positions = one["positions"]
         rows = "none here" if one["rows"] is None else f"~{one['rows']:,}"
         if one["in_memory"] and one["rows"] is None:
             rows = "in memory"
         if one.get("refused"):
             rows = "too old"
         here = ",".join(
-            "all" if place["partition"] is None else str(place["partition"]) for place in places
+            "all" if place["partition"] is None else str(place["partition"]) for place in positions
         )
-        offsets = sum(place["offset"] for place in places)
+        offsets = sum(place["offset"] for place in positions)
         words = (one["name"], one["kind"], one["key"], one["value"])
         table.add_row(*words, here, f"{offsets:,}", rows)
     show(table)

@@ -150,7 +150,7 @@ class Asker:
 
         found = self._retry(send, self._ending)
         if store is not None:
-            self._remember(store, found.get("places", ()))
+            self._remember(store, found.get("positions", ()))
         return None if "error" in found else found
 
     def kind_of(self, store: str) -> str | None:
@@ -296,7 +296,7 @@ def _short(target: str) -> str:
 
 def _read(reply: Reply) -> dict[str, Any]:
     found = reply.document if isinstance(reply.document, dict) else {}
-    if reply.code == 200 or (reply.code == 404 and "places" in found):
+    if reply.code == 200 or (reply.code == 404 and "positions" in found):
         return found
     message = str(found.get("error", f"status {reply.code}"))
     if reply.code == 400:

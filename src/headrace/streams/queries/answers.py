@@ -65,12 +65,12 @@ class RowPage(Generic[K, V]):
     Args:
         after: the cursor of the next page; None on the last page.
         cursors: the cursor after each row, to continue from that row.
-        places: the partitions that the rows were read from.
+        positions: the partitions that the rows were read from.
     """
 
     rows: tuple[StoreRow[K, V], ...]
     after: str | None
-    places: tuple[PartitionPosition, ...]
+    positions: tuple[PartitionPosition, ...]
     cursors: tuple[str, ...] = ()
 
 
@@ -80,8 +80,8 @@ class KeyResult(Generic[K, V]):
 
     Args:
         row: the row of the key, or None.
-        places: the partition of the row, or all partitions that were searched.
+        positions: the partition of the row, or all partitions that were searched.
     """
 
     row: StoreRow[K, V] | None
-    places: tuple[PartitionPosition, ...]
+    positions: tuple[PartitionPosition, ...]

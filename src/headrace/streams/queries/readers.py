@@ -88,7 +88,7 @@ def _roughly(rows: CommittedStore) -> int:
 class StoreReader(OfOneKind, Generic[K, V]):
     """Common base of the readers of all kinds of stores.
 
-    A reader has the rows of the partitions on this host, which `places` returns; a key in a
+    A reader has the rows of the partitions on this host, which `positions` returns; a key in a
     partition of another host is not found. `headrace.connect` queries all hosts. A method of
     another kind of store raises `WrongKindError`, which names the right method.
 
@@ -135,9 +135,9 @@ class StoreReader(OfOneKind, Generic[K, V]):
             for part in source.parts():
                 with source.read(part) as access:
                     found += _roughly(self.store.layout.view(access.rows))
-        return found, source.shown_places()
+        return found, source.shown_positions()
 
-    def places(self) -> tuple[PartitionPosition, ...]:
+    def positions(self) -> tuple[PartitionPosition, ...]:
         """Return the readable partitions on this host with their positions."""
         source = self._source()
         for part in source.parts():
@@ -146,7 +146,7 @@ class StoreReader(OfOneKind, Generic[K, V]):
                     pass
             except NotReadableError:
                 continue
-        return source.shown_places()
+        return source.shown_positions()
 
     def page(
         self, scan: Scan, *, limit: int, after: str | None = None, with_cursors: bool = False
@@ -158,7 +158,7 @@ class StoreReader(OfOneKind, Generic[K, V]):
         rows = tuple(self._row(step) for step in steps[:limit])
         more = steps[limit - 1].cursor if len(steps) > limit else None
         cursors = tuple(step.cursor for step in steps[:limit]) if with_cursors else ()
-        return RowPage(rows=rows, after=more, places=source.shown_places(), cursors=cursors)
+        return RowPage(rows=rows, after=more, positions=source.shown_positions(), cursors=cursors)
 
     def rows(self, scan: Scan, limit: int | None = None) -> Iterator[StoreRow[K, V]]:
         if limit is not None and limit < 0:
@@ -244,7 +244,7 @@ class KeyValueReader(StoreReader[K, V]):
         source = self._source()
         found = source.get(data)
         row = None if found is None else self._decoded(data, found[1], found[0])
-        return KeyResult(row=row, places=source.shown_places())
+        return KeyResult(row=row, positions=source.shown_positions())
 
     def get(self, key: K, *, as_of: Time | None = None) -> V | None:
         """Return the value of a key, or None; `as_of` is only for versioned stores."""
@@ -275,7 +275,7 @@ class KeyValueReader(StoreReader[K, V]):
             None if found is None else self._decoded(key, found[1], found[0])
             for key, found in zip(keys, source.get_many(keys), strict=True)
         ]
-        return rows, source.shown_places()
+        return rows, source.shown_positions()
 
     def range(
         self, start: K | None, end: K | None, *, reverse: bool = False, limit: int | None = None
@@ -433,7 +433,7 @@ class VersionedReader(KeyValueReader[K, V]):
         if found is not None and len(found[1]) > TIMESTAMP.size:
             since = TIMESTAMP.unpack_from(found[1])[0]
             row = self._shown(data, found[1][TIMESTAMP.size + 1 :], since, found[0])
-        return KeyResult(row=row, places=source.shown_places())
+        return KeyResult(row=row, positions=source.shown_positions())
 
     def get(self, key: K, *, as_of: Time | None = None) -> V | None:
         """Return the value of a key that is valid now or was valid at a time, or None."""

@@ -297,7 +297,7 @@ class CommittedRows:
     only: frozenset[int] | None = None
     partitions: int | None = None
     age: AgeLimit | None = None
-    places: dict[int, PartitionPosition] = field(default_factory=dict, init=False)
+    positions: dict[int, PartitionPosition] = field(default_factory=dict, init=False)
     """The positions of everything that was read, by partition."""
 
     def parts(self, first: bytes | None = None) -> list[StorePartition]:
@@ -421,9 +421,9 @@ class CommittedRows:
 
     def _note(self, part: StorePartition, place: PartitionPosition) -> None:
         """Record a read: all rows have at least the first offset, and at most the last."""
-        first = self.places.setdefault(part.partition, place)
+        first = self.positions.setdefault(part.partition, place)
         if place.max_offset > first.max_offset:
-            self.places[part.partition] = replace(first, max_offset=place.max_offset)
+            self.positions[part.partition] = replace(first, max_offset=place.max_offset)
 
     def _place(
         self,
@@ -500,8 +500,8 @@ class CommittedRows:
     def _view(self, rows: CommittedStore) -> CommittedStore:
         return self.store.layout.view(rows)
 
-    def shown_places(self) -> tuple[PartitionPosition, ...]:
-        return tuple(place for _, place in sorted(self.places.items()))
+    def shown_positions(self) -> tuple[PartitionPosition, ...]:
+        return tuple(place for _, place in sorted(self.positions.items()))
 
     def get(self, key: bytes) -> tuple[int, bytes] | None:
         """Return the row of a key and its partition, from any partition on this host."""
@@ -524,8 +524,8 @@ class CommittedRows:
                 continue
             if found is not None:
                 assert access.place is not None
-                self.places.clear()
-                self.places[part.partition] = access.place
+                self.positions.clear()
+                self.positions[part.partition] = access.place
                 return part.partition, found
         if unread is not None:
             raise unread

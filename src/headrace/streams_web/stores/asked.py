@@ -172,9 +172,9 @@ class Asked:
                 f"store {self.name!r} has a single row per key. Leave out {', '.join(others)}"
             )
 
-    def require_age(self, places: tuple[PartitionPosition, ...]) -> None:
+    def require_age(self, positions: tuple[PartitionPosition, ...]) -> None:
         most_s = self._span("max_age", AGE_MAX_S)
-        old = [place for place in places if place.age_ms / 1000 > most_s]
+        old = [place for place in positions if place.age_ms / 1000 > most_s]
         if old:
             advice = f"Use max_age= to accept rows older than {most_s:g} s"
             raise too_old(self.name, old[0], 1000 * most_s, advice=advice)
@@ -231,9 +231,9 @@ class Asked:
             self, given=tuple(parameters), path_key=None, body=self.body if body is None else body
         )
 
-    def not_before(self, places: Iterable[Mapping[str, Any]]) -> Self:
+    def not_before(self, positions: Iterable[Mapping[str, Any]]) -> Self:
         """Return the query for a second attempt: no row may be older than in the first answers."""
-        found = ",".join(f"{one['partition']}:{one['max_offset']}" for one in places)
+        found = ",".join(f"{one['partition']}:{one['max_offset']}" for one in positions)
         if not found:
             return self
         is_earlier = self.is_earlier or self.text("min_position") is None

@@ -65,7 +65,7 @@ class LocalStores:
         reader = self._reader(queries, asked)
         found = described(queries, reader.name)
         with suppress(StoreInMemoryError):  # no running worker has it
-            found["places"] = _places(reader.places())
+            found["positions"] = _positions(reader.positions())
         return found, 200
 
     def of_key(self, queries: Queries, asked: Asked) -> Answer:
@@ -85,20 +85,20 @@ class LocalStores:
         else:
             assert isinstance(reader, KeyValueReader)
             found = reader.find(key, is_encoded=True)
-        asked.require_age(found.places)
-        places = {"places": _places(found.places)}
+        asked.require_age(found.positions)
+        positions = {"positions": _positions(found.positions)}
         if found.row is None:
-            return {"error": f"store {reader.name!r} has no row of this key", **places}, 404
-        return {**row_document(found.row), **places}, 200
+            return {"error": f"store {reader.name!r} has no row of this key", **positions}, 404
+        return {**row_document(found.row), **positions}, 200
 
     def of_keys(self, queries: Queries, asked: Asked) -> Answer:
         reader = self._reader(queries, asked)
         keys = keys_of(reader, asked.keys())
         assert isinstance(reader, KeyValueReader)
-        rows, places = reader.find_many(keys)
-        asked.require_age(places)
+        rows, positions = reader.find_many(keys)
+        asked.require_age(positions)
         found = [None if row is None else row_document(row) for row in rows]
-        return {"rows": found, "places": _places(places)}, 200
+        return {"rows": found, "positions": _positions(positions)}, 200
 
     def between(self, queries: Queries, asked: Asked) -> Answer:
         reader = self._reader(queries, asked)
@@ -128,9 +128,9 @@ class LocalStores:
         reader = self._reader(queries, asked)
         is_exact = asked.flag("exact")
         with room(self._counting, "another exact count is running") if is_exact else nullcontext():
-            count, places = reader.counted(exact=is_exact)
-        asked.require_age(places)
-        return {"count": count, "exact": is_exact, "places": _places(places)}, 200
+            count, positions = reader.counted(exact=is_exact)
+        asked.require_age(positions)
+        return {"count": count, "exact": is_exact, "positions": _positions(positions)}, 200
 
     def _piece(self, reader: StoreReader[Any, Any], asked: Asked) -> Answer:
         """Return a page of a partition's rows as of an offset, for a feed on another host."""
@@ -150,11 +150,11 @@ class LocalStores:
         page: RowPage[Any, Any] = reader.page(
             scan, limit=asked.limit(), after=asked.text("after"), with_cursors=is_part
         )
-        asked.require_age(page.places)
+        asked.require_age(page.positions)
         rows = [row_document(row) for row in page.rows]
         for row, cursor in zip(rows, page.cursors, strict=False):
             row["after"] = cursor
-        return {"rows": rows, "after": page.after, "places": _places(page.places)}, 200
+        return {"rows": rows, "after": page.after, "positions": _positions(page.positions)}, 200
 
     def _reader(self, queries: Queries, asked: Asked) -> StoreReader[Any, Any]:
         """Wait until the store has reached the requested positions."""
@@ -222,14 +222,14 @@ def keys_of(reader: StoreReader[Any, Any], documents: list[Any]) -> list[bytes]:
 
 
 @contextmanager
-def room(places: threading.Semaphore, taken: str) -> Iterator[None]:
+def room(slots: threading.Semaphore, taken: str) -> Iterator[None]:
     """Take a slot of a semaphore, so that slow queries cannot occupy all threads."""
-    if not places.acquire(blocking=False):
+    if not slots.acquire(blocking=False):
         raise NotReadableError(f"{taken}. Ask again later")
     try:
         yield
     finally:
-        places.release()
+        slots.release()
 
 
 def described(queries: Queries, name: str) -> dict[str, Any]:
@@ -244,5 +244,5 @@ def described(queries: Queries, name: str) -> dict[str, Any]:
     }
 
 
-def _places(places: tuple[PartitionPosition, ...]) -> Any:
-    return to_plain(places)
+def _positions(positions: tuple[PartitionPosition, ...]) -> Any:
+    return to_plain(positions)

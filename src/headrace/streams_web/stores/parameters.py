@@ -16,55 +16,64 @@ from headrace.streams.queries.errors import WrongQueryError
 
 _TIME = "Milliseconds since 1970, or a time such as 2026-01-31T09:00:00Z."
 _SAME = {
-    "min_position": "Wait until a partition is so far: PARTITION:OFFSET, as places have them, or "
-    "TOPIC-PARTITION:OFFSET of a record that was written to an input.",
-    "wait": "For how long, such as 2s; 30s at most.",
-    "max_age": "Refuse rows that may lack changes of a longer time, such as 10s; 60s unless given. "
-    "Where it is given, what a task has left behind on a host is taken too while it moves.",
-    "route": "What becomes of a question whose rows other hosts have: proxy asks them, redirect "
-    "sends whoever asks for one key there, none answers from here alone.",
-    "partial": "true gives what there is where a host does not answer, with what is missing.",
-    "json_keys": "true takes keys in parameters for JSON, also where they are text.",
+    "min_position": "Minimum position to wait for: PARTITION:OFFSET of the `positions` of an "
+    "answer, or TOPIC-PARTITION:OFFSET of a record written to an input.",
+    "wait": "Maximum wait for min_position, such as 2s. Default 2s, at most 30s.",
+    "max_age": "Maximum time of which rows may lack changes, such as 10s; older rows are refused. "
+    "Default 60s. If given, rows that a task has left on a host are used while it moves.",
+    "route": "Handling of queries for rows of other hosts: proxy queries those hosts, redirect "
+    "redirects a query for a single key, none answers from this host only. Default proxy.",
+    "partial": "true to accept an incomplete answer if a host does not answer; it has the missing "
+    "partitions.",
+    "json_keys": "true to parse keys in parameters as JSON, even if the store has text keys.",
 }
 _PAGED = {
-    "limit": "Rows of a page, 100 unless it is given, 10000 at most.",
-    "after": "What the page before has there.",
+    "limit": "Rows per page. Default 100, at most 10000.",
+    "after": "Cursor `after` of the previous page.",
 }
 _CHANGES = {
-    "from": "end, which it is unless given, or beginning: of each key what compaction has left.",
-    "position": "Begin there: PARTITION:OFFSET,PARTITION:OFFSET, as events have it as their id.",
-    "snapshot": "true tells the rows first, and then the changes that are not in them.",
+    "from": "Start: end, the default, or beginning, with the changes that compaction has left.",
+    "position": "Start position: PARTITION:OFFSET,PARTITION:OFFSET, the id of an event.",
+    "snapshot": "true to send the rows first, then the later changes.",
 }
 _WINDOWS = {
-    "from": f"Of windows the earliest start, of sessions the earliest end. {_TIME}",
-    "to": f"The latest start. {_TIME}",
+    "from": f"Earliest start of windows, earliest end of sessions. {_TIME}",
+    "to": f"Latest start. {_TIME}",
 }
-_KEYED = {**_SAME, **_PAGED, **_WINDOWS, "as_of": f"As of when, of a versioned store. {_TIME}"}
+_KEYED = {
+    **_SAME,
+    **_PAGED,
+    **_WINDOWS,
+    "as_of": f"Time in the past, for a versioned store. {_TIME}",
+}
 _UNREAD = ("json_keys",)
 
 STORES: Mapping[str, str] = {}
 STORE = {name: text for name, text in _SAME.items() if name not in _UNREAD}
 KEY = _KEYED
-GET = {"key": "The key.", **_KEYED}
+GET = {"key": "Key of the row.", **_KEYED}
 MANY = STORE
 RANGE = {
     **_SAME,
     **_PAGED,
-    "from": "The first.",
-    "to": "The last.",
-    "reverse": "true or false",
+    "from": "First key.",
+    "to": "Last key, inclusive.",
+    "reverse": "true for descending order. Default false.",
 }
 PREFIX = {
     **_SAME,
     **_PAGED,
-    "prefix": "The bytes that keys begin with, such as the first letters of texts.",
+    "prefix": "First bytes of the keys, such as the first letters of a text.",
 }
-COUNT = {**STORE, "exact": "true looks at all of them."}
+COUNT = {
+    **STORE,
+    "exact": "true to count all rows. By default, large stores are estimated.",
+}
 CHANGES = _CHANGES
 CHANGES_OF_ALL = {
     **_CHANGES,
-    "key": "Of this key alone.",
-    "json_keys": "true takes it for JSON, also where keys are text.",
+    "key": "Key whose changes are sent. By default, those of all keys.",
+    "json_keys": "true to parse the key as JSON, even if the store has text keys.",
 }
 
 _INNER = frozenset({"partitions", "of", "left", "piece", "piece_of"})
@@ -93,7 +102,7 @@ def store_paths() -> tuple[dict[str, Any], dict[str, Any]]:
     (place,), schemas = msgspec.json.schema_components(
         [PartitionPosition], ref_template="#/components/schemas/{name}"
     )
-    places = {"type": "array", "items": place}
+    positions = {"type": "array", "items": place}
     row: dict[str, Any] = {
         "type": "object",
         "properties": {
@@ -105,19 +114,21 @@ def store_paths() -> tuple[dict[str, Any], dict[str, Any]]:
         "required": ["key", "value", "timestamp", "partition"],
     }
     rows = _object(
-        rows={"type": "array", "items": row}, after={"type": ["string", "null"]}, places=places
+        rows={"type": "array", "items": row},
+        after={"type": ["string", "null"]},
+        positions=positions,
     )
-    one = {**row, "properties": {**row["properties"], "places": places}}
+    one = {**row, "properties": {**row["properties"], "positions": positions}}
     store = "/api/stores/{name}"
     paths = {
         "/api/hot-keys": _get(
-            "The keys of each store that change most, of this host's tasks; see hot.keys.max.",
+            "Most frequently changed keys of each store, in tasks of this host; see hot.keys.max.",
             STORES,
             _object(max_keys={"type": "integer"}, stores={"type": "array"}),
             is_of_one=False,
         ),
         "/api/group": _get(
-            "The workers of all hosts, and the tasks of each, as the brokers say it.",
+            "Workers of all hosts with their tasks, as reported by the brokers.",
             STORES,
             _object(
                 state={"type": "string"},
@@ -127,30 +138,32 @@ def store_paths() -> tuple[dict[str, Any], dict[str, Any]]:
             is_of_one=False,
         ),
         "/api/stores": _get(
-            "The stores.",
+            "Stores of the application.",
             STORES,
             _object(stores={"type": "array"}),
             is_of_one=False,
         ),
-        store: _get("A store, and how far its partitions here are.", STORE, {"type": "object"}),
+        store: _get("A store, with the positions of its partitions.", STORE, {"type": "object"}),
         f"{store}/get": {
-            **_get("The row of a key.", GET, one),
-            "post": _many(_object(rows={"type": "array"}, places=places)),
+            **_get("Row of a key.", GET, one),
+            "post": _many(_object(rows={"type": "array"}, positions=positions)),
         },
         f"{store}/range": _get(
-            "Rows from one key to another, both inclusive; windows and sessions by their times.",
+            "Rows of a range of keys, both inclusive; windows and sessions by time.",
             RANGE,
             rows,
         ),
-        f"{store}/prefix": _get("Rows whose keys' bytes begin so.", PREFIX, rows),
+        f"{store}/prefix": _get("Rows whose keys start with a prefix.", PREFIX, rows),
         f"{store}/count": _get(
-            "How many rows there are.",
+            "Number of rows.",
             COUNT,
-            _object(count={"type": "integer"}, exact={"type": "boolean"}, places=places),
+            _object(count={"type": "integer"}, exact={"type": "boolean"}, positions=positions),
         ),
-        f"{store}/changes": _changes("The committed changes of a store."),
-        f"{store}/{{key}}/changes": _changes("The committed changes of a key.", key=True),
-        f"{store}/{{key}}": _get("The row of a key, or its windows.", KEY, one, key=True),
+        f"{store}/changes": _changes("Committed changes of a store, as server-sent events."),
+        f"{store}/{{key}}/changes": _changes(
+            "Committed changes of a key, as server-sent events.", key=True
+        ),
+        f"{store}/{{key}}": _get("Row of a key, or its windows.", KEY, one, key=True),
     }
     return paths, schemas
 
@@ -185,15 +198,15 @@ def _operation(
         "parameters": given,
         "responses": {
             "200": {
-                "description": "The answer.",
+                "description": "The result of the query.",
                 "content": {"application/json": {"schema": answer}},
             },
-            "307": {"description": "With route=redirect: the host that has the key."},
-            "400": {"description": "The question is wrong, with what would be right."},
-            "404": {"description": "There is no such store, or no row of this key."},
-            "421": {"description": "With route=none: another host has it, and which."},
-            "501": {"description": "The store is in the memory of workers, and none can be asked."},
-            "503": {"description": "The rows cannot be read now, or are too old; ask again."},
+            "307": {"description": "Redirect to the host of the key, with route=redirect."},
+            "400": {"description": "The query is invalid; the error contains the fix."},
+            "404": {"description": "The store does not exist, or the key has no row."},
+            "421": {"description": "Another host has the partition, and route=none."},
+            "501": {"description": "The store is in memory, and no worker can be queried."},
+            "503": {"description": "The rows cannot be read now, or are too old."},
         },
     }
 
@@ -201,16 +214,18 @@ def _operation(
 def _changes(summary: str, *, key: bool = False) -> dict[str, Any]:
     told = (
         "Events position, row, change, compacted and closed. A change has key, value, deleted, "
-        "timestamp, partition and offset as JSON; its id is where to go on."
+        "timestamp, partition and offset as JSON; its id is the position after it."
     )
     known = CHANGES if key else CHANGES_OF_ALL
     operation = _operation(summary, known, {}, key=key)
-    last = _parameter("Last-Event-ID", "header", "Go on behind this event, over all else.")
+    last = _parameter(
+        "Last-Event-ID", "header", "Id of the last received event; overrides the parameters."
+    )
     operation["parameters"].append(last)
     operation["responses"] |= {
         "200": {"description": told, "content": {"text/event-stream": {}}},
-        "410": {"description": "What comes at this position is not there any more."},
-        "501": {"description": "The store keeps no changelog."},
+        "410": {"description": "The changes at this position have been deleted."},
+        "501": {"description": "The store has no changelog."},
     }
     return {"get": operation}
 
@@ -223,4 +238,4 @@ def _parameter(name: str, place: str, text: str) -> dict[str, Any]:
 def _many(answer: dict[str, Any]) -> dict[str, Any]:
     schema = _object(keys={"type": "array"})
     body = {"required": True, "content": {"application/json": {"schema": schema}}}
-    return {**_operation("The rows of many keys.", MANY, answer), "requestBody": body}
+    return {**_operation("Rows of many keys.", MANY, answer), "requestBody": body}

@@ -292,7 +292,7 @@ def _no_owner(queries: Queries, group: GroupDescription, only: frozenset[int]) -
 def _require_answer(reply: Reply, store: str, host: str, only: frozenset[int]) -> None:
     found = reply.document if isinstance(reply.document, dict) else {}
     message = str(found.get("error", f"status {reply.code}"))
-    if reply.code == 200 or (reply.code == 404 and "places" in found):
+    if reply.code == 200 or (reply.code == 404 and "positions" in found):
         return
     if reply.code == 421 and "partition" in found:
         raise NotHereError(message, partition=found["partition"], host=found.get("host"))
@@ -319,7 +319,7 @@ def _is_silent_still(group: GroupDescription, store: StoreDescriptor, one: Missi
 
 
 def _offset(part: PartialAnswer) -> int:
-    return sum(place["offset"] for place in part.found.get("places", ()))
+    return sum(place["offset"] for place in part.found.get("positions", ()))
 
 
 def _listed(only: Iterable[int]) -> str:
@@ -478,7 +478,7 @@ class RoutedStores:
             others = self._of_key_at(spread, spread.others([at]))
             if not _is_none(others[0]):
                 return others
-            found[0]["places"] += others[0]["places"]
+            found[0]["positions"] += others[0]["positions"]
         return found
 
     def _of_key_at(self, spread: Spread, partitions: Iterable[int]) -> Answer:
@@ -532,9 +532,11 @@ class RoutedStores:
         left = [index for index, row in enumerate(rows) if row is None]
         gone = frozenset[int]().union(*(one.only for one in missing))
         if left and not spread.reader.store.is_placed and spread.partitions > 1:
-            places = [place for part in parts if not part.left for place in part.found["places"]]
+            positions = [
+                place for part in parts if not part.left for place in part.found["positions"]
+            ]
             # A task may have moved to a host that is behind.
-            later = replace(spread, asked=asked.not_before(places))
+            later = replace(spread, asked=asked.not_before(positions))
             more, others = self._rows_of(
                 later, documents, rows, dict.fromkeys(spread.others(), left)
             )
@@ -673,17 +675,17 @@ def _without_cursors(found: dict[str, Any]) -> dict[str, Any]:
 
 def _whole(parts: list[PartialAnswer], missing: list[Missing]) -> dict[str, Any]:
     """Return the positions of all parts, merged by partition, and the missing partitions."""
-    places: dict[int, dict[str, Any]] = {}
+    positions: dict[int, dict[str, Any]] = {}
     for part in parts:
-        for place in part.found.get("places", ()):
+        for place in part.found.get("positions", ()):
             # A partition may be queried twice, even on two hosts if its task moved: all rows are
             # at least as recent as the earlier position, and none is newer than the later.
             partition = place["partition"]
-            some = [places[partition], place] if partition in places else [place]
+            some = [positions[partition], place] if partition in positions else [place]
             furthest = max(one["max_offset"] for one in some)
             earliest = min(some, key=lambda one: one["offset"])
-            places[partition] = {**earliest, "max_offset": furthest}
-    found: dict[str, Any] = {"places": [places[partition] for partition in sorted(places)]}
+            positions[partition] = {**earliest, "max_offset": furthest}
+    found: dict[str, Any] = {"positions": [positions[partition] for partition in sorted(positions)]}
     if missing:
         found["missing"] = [one.document for one in missing]
     return found

@@ -100,7 +100,7 @@ def wait_hosts(url: str, hosts: set[str]) -> None:
 
         def found() -> bool:
             try:
-                places = application.store("counts").describe()["places"]
+                places = application.store("counts").describe()["positions"]
             except QueryError:
                 return False
             has = {f"http://{place['host']}" for place in places}
@@ -111,7 +111,7 @@ def wait_hosts(url: str, hosts: set[str]) -> None:
 
 def states(store: RemoteStore[str, int]) -> set[str]:
     """What the tasks do; one that has just moved waits for what the cluster says."""
-    return {place["state"] for place in store.describe()["places"]}
+    return {place["state"] for place in store.describe()["positions"]}
 
 
 def check_answers(urls: set[str], expected: Mapping[str, Any]) -> None:
@@ -126,6 +126,6 @@ def check_answers(urls: set[str], expected: Mapping[str, Any]) -> None:
             assert store.count() == len(expected)
             assert {key: store[key] for key in KEYS[:5]} == {key: expected[key] for key in KEYS[:5]}
             wait_until(lambda store=store: states(store) == {"running"}, what="all tasks run")
-            places = store.describe()["places"]
+            places = store.describe()["positions"]
             owners.add(tuple(sorted((place["partition"], place["host"]) for place in places)))
     assert len(owners) == 1  # all hosts name the same
