@@ -321,7 +321,7 @@ def test_what_changes_is_told(scene: Scene) -> None:
         return replace(facts, workers=(first, *facts.workers[1:]))
 
     scene.change = restarted
-    page.wait_for_selector("#events >> text=worker 0 was started again (3 times so far)")
+    page.wait_for_selector("#events >> text=worker 0 was restarted (3 times so far)")
     page.wait_for_selector("text=1 of 2 workers: starting, running")
     assert scene.total("running") == "3 of 3"
 
@@ -330,7 +330,7 @@ def test_an_application_that_has_gone_is_said_to_be(scene: Scene) -> None:
     page = scene.open()
     page.wait_for_selector("text=2 workers run")
     scene.server.close()
-    page.wait_for_selector("text=it does not answer: the figures below are old")
+    page.wait_for_selector("text=the server does not answer, so the data below is outdated")
 
 
 def test_the_token_is_asked_for(browser: Any, tmp_path: Path) -> None:
@@ -341,7 +341,7 @@ def test_the_token_is_asked_for(browser: Any, tmp_path: Path) -> None:
         page = scene.open()
         page.fill("#secret", "another")
         page.keyboard.press("Enter")
-        page.wait_for_selector("text=That token is not right.")
+        page.wait_for_selector("text=The token is wrong.")
         page.fill("#secret", TOKEN)
         page.keyboard.press("Enter")
         page.wait_for_selector("text=2 workers run")
@@ -493,11 +493,13 @@ def test_what_is_asked_wrongly_is_said(asking: Scene, stores: Stores) -> None:
     page.select_option("#store", "counts")
     page.fill("#key", "none")
     page.press("#key", "Enter")
-    page.wait_for_selector("#said >> text=store 'counts' has no row of this key")
+    page.wait_for_selector("#message >> text=store 'counts' has no row of this key")
     page.select_option("#store", "windows")
     page.fill("#from", "then")
     page.press("#from", "Enter")
-    page.wait_for_selector("#said >> text=from must be milliseconds since 1970 or a time such as")
+    page.wait_for_selector(
+        "#message >> text=from must be milliseconds since 1970 or a time such as"
+    )
     assert not page.is_visible("#answer-box")
 
 
@@ -617,6 +619,6 @@ def test_workers_of_other_hosts_are_shown_with_their_tasks(asking: Scene, stores
 
 def test_where_stores_are_not_served_the_page_says_so(scene: Scene) -> None:
     page = scene.open()
-    page.wait_for_selector("text=Stores are not served here; start with --queries")
+    page.wait_for_selector("text=Stores are not served here. Start headrace run with --queries")
     assert not page.is_visible("#question")
     assert scene.said == []

@@ -523,9 +523,8 @@ def test_pieces_of_a_range_count_for_how_new_its_rows_may_be(
     first = three.hosts[0]
 
     def places() -> dict[int, int]:
-        return {
-            place["partition"]: place["offset"] for place in first.get("/counts")[1]["positions"]
-        }
+        found = first.get("/counts")[1]["positions"]
+        return {place["partition"]: place["offset"] for place in found}
 
     at_first = places()
     ends = {1: at_first}

@@ -1,4 +1,4 @@
-// Asks the server that the page is from, with the token that was given.
+// Requests to the server of the page, with the token that the user has entered.
 
 const TOKEN = "headrace-token";
 
@@ -8,34 +8,34 @@ export function keepToken(token) {
   sessionStorage.setItem(TOKEN, token);
 }
 
-/** An answer, whatever its code is. */
+/** Return a response with any status code. */
 export async function answerOf(path, options = {}) {
   const token = sessionStorage.getItem(TOKEN);
   const headers = token ? { Authorization: `Bearer ${token}` } : {};
   const answer = await fetch(path, { headers, cache: "no-store", ...options });
-  if (answer.status === 401) throw new Refused(token ? "That token is not right." : "");
+  if (answer.status === 401) throw new Refused(token ? "The token is wrong." : "");
   return answer;
 }
 
-/** JSON whose numbers are written again as they came: a Long may have more digits than a number here. */
+/** Parse JSON and keep the digits of large integers, which a number of JavaScript cannot hold. */
 export function exactly(text) {
   return JSON.parse(text, (_, value, context) =>
     Number.isInteger(value) && !Number.isSafeInteger(value) && context && JSON.rawJSON ? JSON.rawJSON(context.source) : value,
   );
 }
 
-/** The JSON of an answer, as it is read; an error has what it was refused with. */
+/** Return the JSON of a response; throw an error with the message of a failed request. */
 export async function ask(path, read = JSON.parse) {
   const answer = await answerOf(path);
   const found = read(await answer.text());
-  if (!answer.ok) throw new Error((found.reasons ?? [found.error ?? `it answers ${answer.status}`]).join("; "));
+  if (!answer.ok) throw new Error((found.reasons ?? [found.error ?? `the server answers with status ${answer.status}`]).join("; "));
   return found;
 }
 
-/** The events of a stream, until it ends or the signal stops it: [name, data]. */
+/** Yield the events of a stream as [name, data], until it ends or the signal aborts it. */
 export async function* eventsOf(path, signal) {
   const answer = await answerOf(path, { signal });
-  if (!answer.ok) throw new Error((await answer.json()).error ?? `it answers ${answer.status}`);
+  if (!answer.ok) throw new Error((await answer.json()).error ?? `the server answers with status ${answer.status}`);
   const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
   for (;;) {

@@ -1,4 +1,4 @@
-// Asks stores for rows, and follows their changes.
+// Queries of stores, and their changes.
 
 import { ask, eventsOf, exactly } from "./api.js";
 import { View } from "./tables.js";
@@ -15,7 +15,7 @@ export class Ask {
     this.stores = new Map();
     this.page = null;
     this.following = null;
-    this.changes = new View(find("changes"), "Changes, the last first", [
+    this.changes = new View(find("changes"), "Changes, newest first", [
       ["key", "name", (row) => text(row.key)],
       ["value", "name", (row) => (row.deleted ? "deleted" : text(row.value)), (row) => (row.deleted ? "warn" : "")],
       ["partition", "number", (row) => String(row.partition)],
@@ -31,10 +31,10 @@ export class Ask {
     find("what").addEventListener("change", () => this.fits());
   }
 
-  /** Learn which stores there are. */
+  /** Load the list of stores. */
   async begin(served) {
     if (!served) {
-      find("unasked").textContent = "Stores are not served here; start with --queries to ask for them.";
+      find("unasked").textContent = "Stores are not served here. Start headrace run with --queries.";
       return;
     }
     let found;
@@ -51,7 +51,7 @@ export class Ask {
     this.fits();
   }
 
-  /** Offer what the store can be asked, and hide the fields that are of no use. */
+  /** Show the queries that the store supports, and hide unused fields. */
   fits() {
     const timed = TIMED.includes((this.stores.get(find("store").value) ?? {}).kind);
     const what = find("what");
@@ -59,7 +59,7 @@ export class Ask {
     if (timed && what.value === "prefix") what.value = "key";
     find("key-field").hidden = what.value === "range";
     find("from-field").hidden = find("to-field").hidden = !(what.value === "range" || (timed && what.value === "key"));
-    find("key-word").textContent = what.value === "prefix" ? "beginning" : "key";
+    find("key-word").textContent = what.value === "prefix" ? "prefix" : "key";
     find("from").placeholder = find("to").placeholder = timed ? "2026-01-31T09:00:00Z" : "";
   }
 
@@ -78,13 +78,13 @@ export class Ask {
   }
 
   async question(after) {
-    say("asking …", "plain");
+    say("loading …", "plain");
     const begun = performance.now();
     try {
       const found = await ask(this.path(after), exactly);
       const took = `${(performance.now() - begun).toFixed(0)} ms`;
       const rows = found.rows ? `${found.rows.length} ${found.rows.length === 1 ? "row" : "rows"}` : "a row";
-      say(`${rows}, in ${took}${found.after ? "; there are more" : ""}`, "plain");
+      say(`${rows}, in ${took}${found.after ? "; more rows follow" : ""}`, "plain");
       this.show(found);
     } catch (error) {
       say(error.message, "bad");
@@ -117,7 +117,7 @@ export class Ask {
         told = [data, ...told].slice(0, CHANGES_KEPT);
         this.changes.show(told, rowId);
       }
-      say("the connection has ended", "bad");
+      say("the connection was closed", "bad");
     } catch (error) {
       if (error.name !== "AbortError") say(error.message, "bad");
     }
@@ -128,7 +128,7 @@ export class Ask {
     this.following.abort();
     this.following = null;
     find("follow").textContent = "Follow changes";
-    if (find("said").dataset.kind !== "bad") say("", "plain");
+    if (find("message").dataset.kind !== "bad") say("", "plain");
   }
 }
 
@@ -143,6 +143,6 @@ function option(value, words) {
 }
 
 function say(words, kind) {
-  find("said").textContent = words;
-  find("said").dataset.kind = kind;
+  find("message").textContent = words;
+  find("message").dataset.kind = kind;
 }

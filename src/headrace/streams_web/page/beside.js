@@ -1,4 +1,4 @@
-// What is asked for beside the figures, and less often: keys that change most, workers of other hosts.
+// Data that is loaded less often: hot keys, and workers of other hosts.
 
 import { ask } from "./api.js";
 import { View } from "./tables.js";
@@ -15,23 +15,23 @@ export class Beside {
     this.hot = new Map();
     find("stores").append(find("hot")); // below the table of this host
     find("workers").append(find("others"));
-    this.others = new View(find("others"), "Workers as the brokers know them", [
+    this.others = new View(find("others"), "Workers reported by the brokers", [
       ["host", "name", (row) => row.host ?? row.machine],
       ["worker", "name", (row) => row.member],
       ["tasks", "number", (row) => String(row.tasks.length)],
-      ["which", "name", (row) => row.tasks.join(" ")],
+      ["task ids", "name", (row) => row.tasks.join(" ")],
     ]);
   }
 
-  /** Ask, if it is time to and somebody answers. */
+  /** Reload if the interval has passed and stores are served. */
   async look(served) {
     if (!served || performance.now() < this.next) return;
     this.next = performance.now() + EVERY_MS;
-    await Promise.all([this.told("/api/hot-keys", (found) => this.showHot(found)), this.told("/api/group", (found) => this.showGroup(found))]);
+    await Promise.all([this.load("/api/hot-keys", (found) => this.showHot(found)), this.load("/api/group", (found) => this.showGroup(found))]);
   }
 
-  /** What cannot be told now is shown as it was. */
-  async told(path, show) {
+  /** Keep the last state if a request fails. */
+  async load(path, show) {
     try {
       show(await ask(path));
     } catch (error) {
@@ -65,14 +65,14 @@ function tableOf(store) {
   const box = document.createElement("div");
   box.dataset.hot = store;
   const title = document.createElement("h3");
-  title.textContent = `Keys of ${store} that change most`;
+  title.textContent = `Most frequently changed keys of ${store}`;
   box.append(title);
   find("hot").append(box);
-  const view = new View(box, `Keys of ${store} that change most`, [
+  const view = new View(box, `Most frequently changed keys of ${store}`, [
     ["key", "name", (row) => text(row.key)],
     ["partition", "number", (row) => String(row.partition)],
-    ["in commits", "number", (row) => part(row.share), (row) => (row.share - row.max_error > 0.5 ? "warn" : "")],
-    ["too much by", "number", (row) => part(row.max_error)],
+    ["share of commits", "number", (row) => part(row.share), (row) => (row.share - row.max_error > 0.5 ? "warn" : "")],
+    ["max. error", "number", (row) => part(row.max_error)],
   ]);
   return { box, view };
 }

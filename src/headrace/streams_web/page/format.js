@@ -1,4 +1,4 @@
-// Numbers and spans as people read them.
+// Formatting of numbers and durations.
 
 const UNITS = ["B", "KiB", "MiB", "GiB", "TiB"];
 
@@ -6,14 +6,14 @@ export function count(number) {
   return number === null || number === undefined ? "–" : Math.round(number).toLocaleString("en");
 }
 
-/** How many rows stores have, with a mark where RocksDB estimates those of one. */
+/** Number of rows of stores, marked with ~ if it is estimated. */
 export function rows(stores) {
   if (!stores.length) return "–";
   const all = count(stores.reduce((sum, store) => sum + store.keys, 0));
   return stores.every((store) => store.is_counted) ? all : `~${all}`;
 }
 
-/** A time in UTC to the second; a dash where none is known. */
+/** A time in UTC to the second; a dash if it is unknown. */
 export function moment(milliseconds) {
   if (milliseconds === undefined || milliseconds < 0) return "–";
   const time = new Date(milliseconds);

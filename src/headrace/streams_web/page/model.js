@@ -1,8 +1,8 @@
-// What the page shows, made of two answers of /api/snapshot; nothing here touches the page.
+// Data of the page, computed from two responses of /api/snapshot, without access to the DOM.
 
 const DECIMALS_OF_TIME = 1e-6;
 
-/** The figures of an application, with rates since the answer before. */
+/** Data of an application, with rates since the previous response. */
 export function modelOf(snapshot, before) {
   const tasks = [];
   for (const worker of snapshot.workers) {
@@ -29,7 +29,7 @@ function sameProcess(worker, before) {
   return found && found.snapshot && worker.snapshot && found.pid === worker.pid ? found : null;
 }
 
-/** A task that moved is told by both workers for a moment: the later word counts. */
+/** Keep the later report of a task that two workers report while it moves. */
 function newestOfEach(tasks) {
   const found = new Map();
   for (const task of tasks) {
@@ -113,7 +113,7 @@ function nodesOf(snapshot, before) {
   return [...found.values()];
 }
 
-/** What was sent to each topic, over all workers; changelogs are left to the stores. */
+/** Records sent to each topic by all workers, without changelogs. */
 function outputsOf(snapshot, before) {
   const found = new Map();
   for (const worker of snapshot.workers) {
@@ -131,7 +131,7 @@ function outputsOf(snapshot, before) {
   return [...found.values()].sort((a, b) => a.topic.localeCompare(b.topic));
 }
 
-/** Sums over what is listed; null where nothing is known of any. */
+/** Sum of the known numbers; null if none is known. */
 export function sum(list, part) {
   const known = list.map(part).filter((number) => number !== null && number !== undefined);
   return known.length ? known.reduce((a, b) => a + b, 0) : null;
@@ -147,7 +147,7 @@ export function grouped(list, part) {
   return found;
 }
 
-/** What happened between two answers, in words. */
+/** Describe the events between two responses. */
 export function eventsBetween(snapshot, before) {
   const found = [];
   for (const worker of snapshot.workers) {
@@ -157,20 +157,20 @@ export function eventsBetween(snapshot, before) {
       found.push({ kind: "good", text: `${who} was added` });
       continue;
     }
-    if (worker.restarts > old.restarts) found.push({ kind: "bad", text: `${who} was started again (${worker.restarts} times so far)` });
-    if (worker.state !== old.state) found.push({ kind: "plain", text: `${who}: ${old.state}, then ${worker.state}` });
+    if (worker.restarts > old.restarts) found.push({ kind: "bad", text: `${who} was restarted (${worker.restarts} times so far)` });
+    if (worker.state !== old.state) found.push({ kind: "plain", text: `${who}: ${old.state} → ${worker.state}` });
     const same = sameProcess(worker, before);
     if (!same) continue;
     for (const [name, number] of Object.entries(worker.snapshot.reactions)) {
       const more = number - (same.snapshot.reactions[name] ?? 0);
       if (more > 0) found.push({ kind: "warn", text: `${who}: ${name}${more > 1 ? `, ${more} times` : ""}` });
     }
-    for (const [part, words] of [["rebalances", "partitions were given out anew"], ["aborted", "a transaction came to nothing"], ["producers_replaced", "a producer was replaced"]]) {
+    for (const [part, words] of [["rebalances", "partitions were reassigned"], ["aborted", "a transaction was aborted"], ["producers_replaced", "a producer was replaced"]]) {
       if (worker.snapshot[part] > same.snapshot[part]) found.push({ kind: part === "rebalances" ? "plain" : "warn", text: `${who}: ${words}` });
     }
   }
   for (const old of before.workers) {
-    if (!snapshot.workers.some((one) => one.index === old.index)) found.push({ kind: "plain", text: `worker ${old.index} was taken away` });
+    if (!snapshot.workers.some((one) => one.index === old.index)) found.push({ kind: "plain", text: `worker ${old.index} was removed` });
   }
   return found;
 }

@@ -1,4 +1,4 @@
-// Asks each second, and shows what it is told.
+// Loads and shows the state of the application each second.
 
 import { ask, keepToken, Refused } from "./api.js";
 import { Ask } from "./ask.js";
@@ -70,12 +70,12 @@ async function turn() {
     if (!document.hidden) await look();
   } catch (error) {
     if (error instanceof Refused) {
-      say("a token is asked for", "bad");
+      say("a token is required", "bad");
       find("token").hidden = false;
       find("refused").textContent = error.message;
-      return; // the form goes on
+      return; // submitting the form continues
     }
-    say(error instanceof TypeError ? "it does not answer: the figures below are old" : error.message, "bad");
+    say(error instanceof TypeError ? "the server does not answer, so the data below is outdated" : error.message, "bad");
   }
   setTimeout(turn, EVERY_MS);
 }

@@ -61,14 +61,14 @@ function linesOf(box, model, application) {
   if (box.kind === "topic") return [[short(box.title), "title"]];
   const tasks = model.tasks.filter((task) => task.sub === box.sub);
   const lines = [[box.title, "title"]];
-  lines.push([`${box.steps} ${box.steps === 1 ? "step" : "steps"}`, "label"]);
+  lines.push([`${box.steps} ${box.steps === 1 ? "node" : "nodes"}`, "label"]);
   if (tasks.length) {
     const running = tasks.filter((task) => task.state === "running").length;
     lines.push([`${running} of ${tasks.length} tasks run · ${rate(sum(tasks, (task) => task.rate))}`, ""]);
     const restore = sum(tasks, (task) => task.restore);
     if (restore) lines.push([`to restore: ${count(restore)}`, "lag"]);
   } else {
-    lines.push(["no tasks here", "label"]);
+    lines.push(["no tasks on this host", "label"]);
   }
   for (const name of box.stores) {
     const found = tasks.flatMap((task) => task.stores).filter((store) => store.name === name);
@@ -110,7 +110,7 @@ function placesOf(overview, model, application) {
   return { places, width: widest, height: y - ROW_GAP + PAD };
 }
 
-/** Boxes stand below those that feed them, as far as there is room. */
+/** Place boxes below the boxes that they read from, as far as there is space. */
 function order(boxes, overview, places) {
   const middle = (box) => {
     const feeds = overview.arrows.filter((a) => a.end === box.id && places.has(a.start)).map((a) => places.get(a.start));
@@ -127,7 +127,7 @@ function element(name, attributes, text) {
   return made;
 }
 
-/** Draw it anew into an element. */
+/** Draw the topology into an element, replacing its content. */
 export function draw(into, topology, model) {
   const overview = overviewOf(topology);
   const application = topology.application;
@@ -143,7 +143,7 @@ export function draw(into, topology, model) {
 
 function wordsOf(overview) {
   const parts = overview.boxes.filter((box) => box.kind === "part").length;
-  return `${overview.boxes.length - parts} topics and ${parts} sub-topologies; the tables below say the same`;
+  return `${overview.boxes.length - parts} topics and ${parts} sub-topologies; the tables below have the same data`;
 }
 
 function drawBox(drawn, { box, lines, x, y, width, height }) {
@@ -174,7 +174,7 @@ function drawArrow(drawn, arrow, places, model, application) {
   }
 }
 
-/** What is read has a rate and a lag; what is written has the rate at which its topic grows, or is sent to. */
+/** Label of an arrow: rate and lag of a read topic, or the write rate of a written topic. */
 function labelOf(start, end, model, application) {
   const topic = start.kind === "topic" ? start.title : end.title;
   const same = (input) => input.topic === topic || input.topic === `${application}-${topic}`;

@@ -1,4 +1,4 @@
-// Tables that keep their rows from one answer to the next, so that a selection and the focus stay.
+// Tables that keep their rows between updates, so that selection and focus are preserved.
 
 /** A table in a section: columns are [title, kind, text of a row, class of a row]. */
 export class View {
@@ -27,7 +27,7 @@ export class View {
     section.append(scroll, this.none);
   }
 
-  /** Show rows, each with a key of its own. */
+  /** Show rows, identified by a unique key. */
   show(rows, key) {
     this.none.hidden = rows.length > 0;
     const wanted = new Set();
@@ -44,8 +44,8 @@ export class View {
       if (this.body.rows[number] !== line) this.body.insertBefore(line, this.body.rows[number] ?? null);
       this.columns.forEach(([, kind, text, look], column) => {
         const cell = line.cells[column];
-        const said = text(row);
-        if (cell.textContent !== said) cell.textContent = said;
+        const content = text(row);
+        if (cell.textContent !== content) cell.textContent = content;
         cell.className = look ? `${kind} ${look(row)}` : kind;
       });
     });

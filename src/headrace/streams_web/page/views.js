@@ -1,4 +1,4 @@
-// What each view shows of the model.
+// Views of the model.
 
 import { bytes, count, moment, rate, rows, skew, span } from "./format.js";
 import { grouped, sum } from "./model.js";
@@ -13,9 +13,9 @@ const TOTALS = [
   ["records committed", (model) => count(sum(model.workers, (worker) => worker.snapshot && worker.snapshot.committed)), "committed"],
   ["lag", (model) => count(sum(inputsOf(model), (input) => input.lag)), "lag"],
   ["tasks running", (model) => `${model.tasks.filter((task) => task.state === "running").length} of ${model.tasks.length}`, "running"],
-  ["rows kept", (model) => rows(storesOf(model)), "keys"],
+  ["rows", (model) => rows(storesOf(model)), "keys"],
   ["to restore", (model) => count(sum(model.tasks, (task) => task.restore)), "restore"],
-  ["left out", (model) => count(sum(model.nodes, dropped) ?? 0), "dropped"],
+  ["dropped", (model) => count(sum(model.nodes, dropped) ?? 0), "dropped"],
 ];
 
 function inputsOf(model) {
@@ -26,7 +26,7 @@ function storesOf(model) {
   return model.tasks.flatMap((task) => task.stores.map((store) => ({ ...store, task: task.id })));
 }
 
-/** Shows a model in all views but the picture. */
+/** All views except the picture. */
 export class Views {
   constructor() {
     this.totals = new Map();
@@ -49,12 +49,12 @@ export class Views {
       ["behind", "number", (row) => span(row.lag ? row.behindMs : 0)],
       ["event time", "number", (row) => moment(row.eventTimeMs)],
     ]);
-    this.outputs = new View(section("outputs"), "Topics that this host writes to", [
+    this.outputs = new View(section("outputs"), "Topics written by this host", [
       ["topic", "name", (row) => row.topic],
       ["written", "number", (row) => rate(row.rate)],
-      ["since the start", "number", (row) => count(row.sent)],
+      ["total", "number", (row) => count(row.sent)],
     ]);
-    this.stores = new View(section("stores"), "Stores, over all tasks", [
+    this.stores = new View(section("stores"), "Stores of all tasks", [
       ["store", "name", (row) => row.name],
       ["tasks", "number", (row) => String(row.tasks)],
       ["rows", "number", (row) => row.rows],
@@ -63,13 +63,13 @@ export class Views {
       ["cached", "number", (row) => bytes(row.cached)],
       ["to restore", "number", (row) => count(row.restore), (row) => (row.restore ? "warn" : "")],
     ]);
-    this.steps = new View(section("steps"), "Steps that take time or leave records out", [
-      ["step", "name", (row) => row.name],
+    this.steps = new View(section("steps"), "Nodes with their time and dropped records", [
+      ["node", "name", (row) => row.name],
       ["sub-topology", "number", (row) => String(row.sub)],
-      ["time, of one core", "number", (row) => (row.busy === null ? "–" : `${(row.busy * 100).toFixed(0)} %`)],
+      ["time (of one core)", "number", (row) => (row.busy === null ? "–" : `${(row.busy * 100).toFixed(0)} %`)],
       ["late", "number", (row) => count(late(row)), (row) => (late(row) ? "warn" : "")],
-      ["left out", "number", (row) => count(dropped(row)), (row) => (dropped(row) ? "warn" : "")],
-      ["why", "name", (row) => [...row.dropped].map(([reason, number]) => `${reason}: ${count(number)}`).join(", ")],
+      ["dropped", "number", (row) => count(dropped(row)), (row) => (dropped(row) ? "warn" : "")],
+      ["reasons", "name", (row) => [...row.dropped].map(([reason, number]) => `${reason}: ${count(number)}`).join(", ")],
     ]);
     this.workers = new View(section("workers"), "Workers of this host", [
       ["worker", "number", (row) => String(row.index)],
@@ -78,7 +78,7 @@ export class Views {
       ["process", "number", (row) => (row.pid === null ? "none" : String(row.pid))],
       ["tasks", "number", (row) => (row.snapshot ? String(row.snapshot.tasks.length) : "–")],
       ["processed", "number", (row) => rate(row.rate)],
-      ["processor", "number", (row) => (row.cpu === null ? "–" : `${(row.cpu * 100).toFixed(0)} %`)],
+      ["CPU", "number", (row) => (row.cpu === null ? "–" : `${(row.cpu * 100).toFixed(0)} %`)],
       ["memory", "number", (row) => bytes(row.snapshot && row.snapshot.memory_bytes)],
       ["commits", "number", (row) => count(row.snapshot && row.snapshot.commits)],
       ["aborted", "number", (row) => count(row.snapshot && row.snapshot.aborted)],
@@ -88,7 +88,7 @@ export class Views {
       ["task", "", (row) => row.id],
       ["worker", "number", (row) => String(row.worker)],
       ["state", "", (row) => row.state, (row) => (row.state === "running" ? "good" : "warn")],
-      ["for", "number", (row) => span(row.stateS * 1000)],
+      ["time in state", "number", (row) => span(row.stateS * 1000)],
       ["processed", "number", (row) => rate(row.rate)],
       ["committed", "number", (row) => count(row.committed)],
       ["lag", "number", (row) => count(sum(row.inputs, (input) => input.lag))],
@@ -96,9 +96,9 @@ export class Views {
       ["event-time skew", "name", (row) => skew(row.skew)],
       ["to restore", "number", (row) => count(row.restore)],
     ]);
-    this.events = new View(section("events"), "What changed while this page was open, the last first", [
+    this.events = new View(section("events"), "Events since the page was opened, newest first", [
       ["at", "", (row) => row.at],
-      ["what", "name", (row) => row.text, (row) => row.kind],
+      ["event", "name", (row) => row.text, (row) => row.kind],
     ]);
   }
 

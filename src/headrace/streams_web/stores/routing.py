@@ -532,9 +532,8 @@ class RoutedStores:
         left = [index for index, row in enumerate(rows) if row is None]
         gone = frozenset[int]().union(*(one.only for one in missing))
         if left and not spread.reader.store.is_placed and spread.partitions > 1:
-            positions = [
-                place for part in parts if not part.left for place in part.found["positions"]
-            ]
+            answered = [part for part in parts if not part.left]
+            positions = [one for part in answered for one in part.found["positions"]]
             # A task may have moved to a host that is behind.
             later = replace(spread, asked=asked.not_before(positions))
             more, others = self._rows_of(
