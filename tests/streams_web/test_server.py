@@ -126,7 +126,23 @@ def test_the_api_has_what_its_description_says(scene: Scene) -> None:
     ]
     _, application = scene.get("/api/application")
     assert (application["tasks"], application["tasks_running"], application["lag"]) == (6, 6, 60)
+    assert application["tasks_with_unknown_lag"] == 0
     assert application["report_age_seconds"] == 1.0
+
+
+def test_a_lag_that_is_unknown_is_null_and_counted(scene: Scene) -> None:
+    facts = scene.board.facts
+    first, second = facts.workers
+    assert first.snapshot is not None
+    waiting, *others = first.snapshot.tasks
+    told = (replace(waiting, state="waiting", inputs=()), *others)
+    view = replace(first, snapshot=replace(first.snapshot, tasks=told))
+    scene.board = board(replace(facts, workers=(view, second)))
+    lag = scene.get("/api/lag")[1]
+    assert [(one["task"], one["lag"], one["input"]) for one in lag][:1] == [("0_0", None, None)]
+    assert len(lag) == 6
+    application = scene.get("/api/application")[1]
+    assert (application["tasks_with_unknown_lag"], application["lag"]) == (1, 50)
 
 
 def test_what_is_told_of_tasks_is_as_old_as_the_oldest_word(scene: Scene) -> None:

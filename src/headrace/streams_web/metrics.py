@@ -289,7 +289,7 @@ METRICS = (
     Metric(
         "headrace_task_input_lag_records", "gauge",
         "Offsets from the committed to the last known last stable offset, including transaction "
-        "markers; for internal topics, the lag between sub-topologies.",
+        "markers; for internal topics, the lag between sub-topologies. No sample while unknown.",
         _INPUT, _inputs(_lag), "records-lag",
     ),
     Metric(

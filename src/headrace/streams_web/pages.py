@@ -324,13 +324,18 @@ class WorkerAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApplicationAnswer:
-    """Application and workers; `report_age_seconds` is that of the oldest report in the sums."""
+    """Application and workers; `report_age_seconds` is that of the oldest report in the sums.
+
+    `lag` is the sum of the known lags. The lag of a task is unknown until it runs and the ends of
+    its inputs are known.
+    """
 
     application: str
     version: str
     topology: str
     tasks: int
     tasks_running: int
+    tasks_with_unknown_lag: int
     lag: int
     report_age_seconds: float | None
     workers: tuple[WorkerAnswer, ...]
@@ -347,13 +352,16 @@ class TaskAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LagAnswer:
-    """An input partition, with the lag of the task that reads it."""
+    """An input partition, with the lag of the task that reads it.
+
+    `input` is null for a task that does not run yet, and `lag` is null while it is unknown.
+    """
 
     worker: int
     task: str
     report_age_seconds: float
     lag: int | None
-    input: InputSnapshot
+    input: InputSnapshot | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -405,6 +413,7 @@ def _application(app: ApplicationSnapshot, now_s: float) -> ApplicationAnswer:
         topology=app.topology,
         tasks=len(tasks),
         tasks_running=sum(task.state == "running" for task in tasks),
+        tasks_with_unknown_lag=sum(task.lag is None for task in tasks),
         lag=sum(one.lag or 0 for one in app.inputs),
         report_age_seconds=max(
             (one.report_age_seconds for one in _tasks(app, now_s)), default=None
@@ -456,11 +465,11 @@ def _lag(app: ApplicationSnapshot, now_s: float) -> tuple[LagAnswer, ...]:
             worker=one.worker,
             task=one.task.id,
             report_age_seconds=one.report_age_seconds,
-            lag=place.lag,
-            input=place,
+            lag=None if read is None else read.lag,
+            input=read,
         )
         for one in _tasks(app, now_s)
-        for place in one.task.inputs
+        for read in (one.task.inputs or (None,))
     )
 
 

@@ -48,6 +48,24 @@ def test_it_shows_what_a_running_application_tells(server: HttpServer) -> None:
     assert asked("--url", f"localhost:{server.address.port}")[0] == 0
 
 
+def test_a_lag_that_is_unknown_is_shown_as_unknown_and_first() -> None:
+    facts = application_snapshot(workers=1, tasks=3)
+    (view,) = facts.workers
+    assert view.snapshot is not None
+    known, waiting, unfetched = view.snapshot.tasks
+    waiting = replace(waiting, state="waiting", inputs=())
+    unfetched = replace(unfetched, inputs=(replace(unfetched.inputs[0], end=None),))
+    told = replace(view.snapshot, tasks=(known, waiting, unfetched))
+    partial = replace(board(), facts=replace(facts, workers=(replace(view, snapshot=told),)))
+    with HttpServer(lambda: partial, "0", log=EventLog(), monotonic_s=lambda: 103.0) as server:
+        code, text = asked("--url", server.url)
+    assert code == 0
+    assert "shop: 1 worker (running), lag 10 (unknown for 2 tasks)\n" in text
+    rows = [line.split() for line in text.splitlines() if line.startswith("0_")]
+    assert [row[0] for row in rows] == ["0_1", "0_2", "0_0"]
+    assert [row[3:5] for row in rows] == [["-", "-"], ["-", "-"], ["10", "2"]]
+
+
 def test_the_token_is_sent_and_a_wrong_one_is_said(tmp_path: Path) -> None:
     file, wrong = tmp_path / "token", tmp_path / "wrong"
     file.write_text(f"{TOKEN}\n")

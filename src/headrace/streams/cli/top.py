@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -47,8 +47,9 @@ class ServedTask:
     """Task, as reported by its worker.
 
     Args:
-        committed: committed records, since the worker started.
+        lag: lag of its inputs in offsets; None if it does not run yet, or an end is unknown.
         behind_s: lag of the input that is furthest behind, in seconds.
+        committed: committed records, since the worker started.
         report_age_seconds: age of the report in seconds.
         stream_time_ms: its stream time in milliseconds since 1970, or -1.
         skew: the slowest and the fastest partition on which its stream time depends.
@@ -57,7 +58,7 @@ class ServedTask:
     id: str
     worker: int
     state: str
-    lag: int
+    lag: int | None
     behind_s: float
     committed: int
     report_age_seconds: float
@@ -150,24 +151,24 @@ class Served:
 
 
 def shown_served(seen: ServedLook, before: ServedLook | None, *, rows_max: int) -> Group:
-    """Render a snapshot as a table of at most `rows_max` tasks, largest lag first."""
+    """Render a snapshot as a table of at most `rows_max` tasks: unknown and large lags first."""
     rates = seen.rates(before)
     count = len(seen.workers)
     states = ", ".join(sorted(set(seen.workers)))
     head = (
         f"{seen.application}: {count} worker{'' if count == 1 else 's'} ({states}), "
-        f"lag {sum(task.lag for task in seen.tasks):,}{_rate(rates)}"
+        f"lag {_total_lag(seen.tasks)}{_rate(rates)}"
     )
     numbers = ("lag", "behind s", "rate/s", "report age s")
     table = columns("task", "worker", "state", *numbers, "stream time", numbers=numbers)
-    for task in sorted(seen.tasks, key=lambda task: (-task.lag, task.id))[:rows_max]:
+    for task in sorted(seen.tasks, key=_lag_order)[:rows_max]:
         rate = rates.get(task.id)
         table.add_row(
             task.id,
             str(task.worker),
             task.state,
-            f"{task.lag:,}",
-            f"{task.behind_s:,.0f}",
+            "-" if task.lag is None else f"{task.lag:,}",
+            "-" if task.lag is None else f"{task.behind_s:,.0f}",
             "-" if rate is None else f"{rate:,.0f}",
             f"{task.report_age_seconds:.0f}",
             format_time(task.stream_time_ms),
@@ -178,6 +179,17 @@ def shown_served(seen: ServedLook, before: ServedLook | None, *, rows_max: int) 
         if task.skew is not None and (sub not in skews or task.skew.extent > skews[sub].extent):
             skews[sub] = task.skew
     return Group(Text(head), *_skew_lines(skews), table, *_omitted(len(seen.tasks) - rows_max))
+
+
+def _lag_order(task: ServedTask) -> tuple[bool, int, str]:
+    return task.lag is not None, -(task.lag or 0), task.id
+
+
+def _total_lag(tasks: Iterable[ServedTask]) -> str:
+    lags = [task.lag for task in tasks]
+    count = lags.count(None)
+    unknown = f" (unknown for {count} task{'' if count == 1 else 's'})" if count else ""
+    return f"{sum(lag or 0 for lag in lags):,}{unknown}"
 
 
 def _rate(rates: Mapping[Any, float]) -> str:
@@ -196,11 +208,12 @@ def _omitted(count: int) -> list[Text]:
 def _task(told: dict[str, Any]) -> ServedTask:
     task = told["task"]
     inputs = task["inputs"]
+    is_known = inputs and all(one["end"] is not None for one in inputs)
     return ServedTask(
         id=task["id"],
         worker=told["worker"],
         state=task["state"],
-        lag=sum(max(0, one["end"] - one["committed"]) for one in inputs if one["end"] is not None),
+        lag=sum(max(0, one["end"] - one["committed"]) for one in inputs) if is_known else None,
         behind_s=max((one["behind_ms"] / 1000 for one in inputs), default=0.0),
         committed=task["committed"],
         report_age_seconds=told["report_age_seconds"],
@@ -264,7 +277,8 @@ def top(
     not exist.
 
     MODULE:APP is what `headrace run` takes. With --url, the reports of the workers of a host are
-    shown, with the state of each task, and rates count records.
+    shown, with the state of each task, and rates count records. The lag of a task that does not run
+    yet is unknown there.
     """
     if (target is None) == (url is None):
         raise click.UsageError("MODULE:APP or --url is required, and not both.")

@@ -221,6 +221,12 @@ class TaskSnapshot:
     stream_time_ms: int = -1
     skew: SkewSnapshot | None = None
 
+    @property
+    def lag(self) -> int | None:
+        """Lag of its inputs in offsets; None until it has run and all ends are known."""
+        lags = [one.lag for one in self.inputs]
+        return sum(lag for lag in lags if lag is not None) if lags and None not in lags else None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSnapshot:

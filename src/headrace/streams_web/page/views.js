@@ -11,7 +11,7 @@ const dropped = (node) => [...node.dropped.values()].reduce((all, number) => all
 const TOTALS = [
   ["processed", (model) => rate(sum(model.workers, (worker) => worker.rate)), "rate"],
   ["records committed", (model) => count(sum(model.workers, (worker) => worker.snapshot && worker.snapshot.committed)), "committed"],
-  ["lag", (model) => count(sum(inputsOf(model), (input) => input.lag)), "lag"],
+  ["lag", (model) => `${count(sum(inputsOf(model), (input) => input.lag) ?? 0)}${model.tasks.some(unknownLag) ? " + ?" : ""}`, "lag"],
   ["tasks running", (model) => `${model.tasks.filter((task) => task.state === "running").length} of ${model.tasks.length}`, "running"],
   ["rows", (model) => rows(storesOf(model)), "keys"],
   ["to restore", (model) => count(sum(model.tasks, (task) => task.restore)), "restore"],
@@ -24,6 +24,11 @@ function inputsOf(model) {
 
 function storesOf(model) {
   return model.tasks.flatMap((task) => task.stores.map((store) => ({ ...store, task: task.id })));
+}
+
+/** Whether a task does not run yet, or the end of an input is unknown. */
+function unknownLag(task) {
+  return !task.inputs.length || task.inputs.some((input) => input.lag === null);
 }
 
 /** All views except the picture. */
@@ -91,7 +96,7 @@ export class Views {
       ["time in state", "number", (row) => span(row.stateS * 1000)],
       ["processed", "number", (row) => rate(row.rate)],
       ["committed", "number", (row) => count(row.committed)],
-      ["lag", "number", (row) => count(sum(row.inputs, (input) => input.lag))],
+      ["lag", "number", (row) => (unknownLag(row) ? "–" : count(sum(row.inputs, (input) => input.lag)))],
       ["stream time", "number", (row) => moment(row.streamTimeMs)],
       ["event-time skew", "name", (row) => skew(row.skew)],
       ["to restore", "number", (row) => count(row.restore)],
