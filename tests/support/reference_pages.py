@@ -62,7 +62,7 @@ MORE_FIELDS: Mapping[str, tuple[str, ...]] = {
     "worker_crashed": ("worker_index", "exit_code", "outcome", "advice", "last_output"),
     "worker_ended": ("worker_index", "exit_code", "outcome", "advice", "last_output"),
     "worker_failed": ("worker_index", "exit_code", "outcome", "advice", "last_output"),
-    "worker_given_up": ("worker_index", "exit_code", "outcome", "advice", "last_output"),
+    "worker_abandoned": ("worker_index", "exit_code", "outcome", "advice", "last_output"),
 }  # fmt: skip
 """Fields that a call passes as a mapping."""
 _LEVEL_NAMES = {"warn": "warning"}

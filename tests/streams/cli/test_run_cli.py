@@ -136,7 +136,7 @@ def test_a_worker_that_crashes_at_once_is_given_up(start: Start) -> None:
     pauses = [e["restart_in_s"] for e in run.events("worker_crashed")]
     assert len(pauses) == 2
     assert pauses[0] <= 1 <= pauses[1]
-    (given_up,) = run.events("worker_given_up")
+    (given_up,) = run.events("worker_abandoned")
     assert given_up["outcome"] == "killed by SIGABRT"
 
 

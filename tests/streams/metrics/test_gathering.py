@@ -403,7 +403,7 @@ def test_numbers_of_too_many_names_are_left_out_and_said_once() -> None:
     numbers.add("node", "n0", 2.5)
     assert len(numbers.values) == NUMBERS_MAX
     assert numbers.values["node", "n0"] == 3.5
-    assert [event["event"] for event in log.events] == ["numbers_left_out"]
+    assert [event["event"] for event in log.events] == ["counters_omitted"]
 
 
 def in_doubt(*, made: bool) -> WorkerBench:

@@ -269,7 +269,7 @@ def test_numbers_that_find_no_room_are_left_out_and_that_is_said() -> None:
         if changelog_numbers({c: driver.cluster.topics[c].id}).keys() <= numbers.keys()
     ]
     assert 50 < len(with_number) < 90
-    (told,) = [e for e in driver.events if e["event"] == "changelog_identity_left_out"]
+    (told,) = [e for e in driver.events if e["event"] == "changelog_ids_omitted"]
     assert len(told["changelogs"]) == 90 - len(with_number)
     driver.restart()
     driver._worker.disk.lose()

@@ -59,7 +59,7 @@ def warned(topology: Topology, where: Where, topic: str = "a") -> list[dict[str,
         for number in range(20):
             key = f"secret-{number}"
             source.send(key, "x", partition=where(key))
-        return [e for e in driver.events if e["event"] == "keys_partitioned_otherwise"]
+        return [e for e in driver.events if e["event"] == "keys_partitioned_differently"]
 
 
 @pytest.mark.parametrize(
@@ -102,4 +102,4 @@ def test_only_the_first_records_of_a_partition_are_looked_at() -> None:
             "x",
             partition=0,
         )
-        assert not [e for e in driver.events if e["event"] == "keys_partitioned_otherwise"]
+        assert not [e for e in driver.events if e["event"] == "keys_partitioned_differently"]

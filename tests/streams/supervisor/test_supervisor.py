@@ -369,7 +369,7 @@ def test_a_worker_that_crashes_too_often_ends_everything_with_a_code_of_its_own(
         scene.turn(after_s=0.5)
     assert scene.outcome() is ExitCode.RESTARTS
     assert scene.indices == [0, 1, 1, 1, 1]
-    (given_up,) = scene.log.named("worker_given_up")
+    (given_up,) = scene.log.named("worker_abandoned")
     assert (given_up["worker_index"], given_up["restarts_max"]) == (1, 3)
 
 

@@ -128,7 +128,7 @@ def test_the_rows_of_a_record_are_refused_together(values: set[int], *, offset: 
         begin = batch.expected or 0
         assert {row.offset for row in batch.rows} <= set(range(begin, batch.next))
     assert written[-1].next == len(PAIRS)
-    said = events(driver, "record_left_out_whole")
+    said = events(driver, "sink_record_rejected")
     assert {event["record"] for event in said} == {f"in-0 offset {n}" for n in refused}
     assert {event["rows"] for event in said} == {3}
     # A dead letter is the record itself, and all that it has given is in there.
@@ -152,7 +152,7 @@ def test_a_sink_that_tells_all_that_it_refuses_is_asked_once_for_each_record() -
     assert len(sink.batches) == 2
     reasons = [event["reason"] for event in events(driver, "record_skipped")]
     assert reasons == ["odd 10", "odd 40"]
-    assert [event["rows"] for event in events(driver, "record_left_out_whole")] == [3, 3]
+    assert [event["rows"] for event in events(driver, "sink_record_rejected")] == [3, 3]
 
 
 @pytest.mark.parametrize("at", ["offsets_sent", "transaction_committed", "sink_written"])

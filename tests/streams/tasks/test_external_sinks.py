@@ -301,7 +301,7 @@ def test_a_sink_that_goes_back_is_written_again_from_there() -> None:
     sink.table.rows, sink.table._positions = kept, positions  # from a backup
     driver.run()
     assert sink.pairs == PAIRS
-    assert len(events(driver, "sink_went_back")) == 1
+    assert len(events(driver, "sink_position_rewound")) == 1
 
 
 def test_another_error_of_a_sink_stops_the_worker_and_quotes_nothing() -> None:

@@ -179,7 +179,7 @@ def test_a_question_that_hangs_is_asked_once_more_and_said() -> None:
     assert len(gated.jobs.waiting) == 1
     assert not gated.wait(1)
     assert len(gated.jobs.waiting) == 2
-    assert [event["event"] for event in gated.log.events] == ["backfill_gate_waits"]
+    assert [event["event"] for event in gated.log.events] == ["start_waits_for_backfill"]
     gated.jobs.answer()
     assert gated.watch.is_passed()
 

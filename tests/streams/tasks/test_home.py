@@ -57,7 +57,11 @@ def test_a_holder_that_hangs_is_passed_by_with_a_fresh_directory(tmp_path: Path)
     assert fresh.directory.generation == 1
     assert fresh.state.position("counts") is None
     (event,) = log.events
-    assert (event["event"], event["task"], event["generation"]) == ("state_passed_by", "0_1", 1)
+    assert (event["event"], event["task"], event["generation"]) == (
+        "locked_state_ignored",
+        "0_1",
+        1,
+    )
     assert event["advice"].startswith("nothing is lost: another process of this host")
     fresh.close()
     held.close()

@@ -35,7 +35,7 @@ def test_those_of_this_partition_are_taken_out_and_named() -> None:
     passed = PassedOver({HERE: OffsetMetadata(5, left_out_values([1, 3, 9]))}, "0_0", log)
     kept = passed.of(HERE, batch(0, 1, 2, 3))
     assert [record.offset() for record in kept] == [0, 2]
-    named = [e["offset"] for e in log.events if e["event"] == "record_left_out"]
+    named = [e["offset"] for e in log.events if e["event"] == "marked_record_skipped"]
     assert named == [1, 3]
     assert passed.of(HERE, batch(1)) == []
 

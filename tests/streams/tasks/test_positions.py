@@ -48,7 +48,7 @@ def test_a_sink_that_goes_back_after_a_jump_to_its_position_is_noticed() -> None
     restore(sink, kept)
     driver.run()
     assert sink.pairs == PAIRS
-    assert len(events(driver, "sink_went_back")) == 1
+    assert len(events(driver, "sink_position_rewound")) == 1
 
 
 @pytest.mark.parametrize("direct", [True, False])
@@ -69,7 +69,7 @@ def test_a_sink_that_goes_back_after_a_kill_behind_its_commit_is_noticed(*, dire
     restore(sink, (kept[0], {position: driver.cluster.log(_place(driver)).start}))
     driver.commit()
     assert sink.pairs == PAIRS
-    assert len(events(driver, "sink_went_back")) == 1
+    assert len(events(driver, "sink_position_rewound")) == 1
 
 
 @pytest.mark.parametrize("direct", [True, False])
@@ -116,7 +116,7 @@ def test_a_renamed_application_is_told_of_positions_under_its_old_name(*, direct
     for application in ("old", "new", "new"):
         driver = driver_of(sink, direct=direct, application=application)
         driver.input("in").send_many(PAIRS)
-        told.append([e["others"] for e in events(driver, "sink_has_positions_of_others")])
+        told.append([e["others"] for e in events(driver, "sink_positions_conflict")])
         driver.close()
     assert told == [[], [["old"]], []]
 
@@ -126,7 +126,7 @@ def test_another_step_of_another_application_is_nobody_s_business() -> None:
     sink.open("old/other").write(SinkBatch("in", 0, None, 8, []))
     driver = driver_of(sink, direct=True)
     driver.input("in").send_many(PAIRS)
-    assert events(driver, "sink_has_positions_of_others") == []
+    assert events(driver, "sink_positions_conflict") == []
 
 
 def test_a_step_of_that_name_with_another_table_is_nobody_s_business() -> None:
@@ -135,7 +135,7 @@ def test_a_step_of_that_name_with_another_table_is_nobody_s_business() -> None:
     sink.open("old/keep").write(SinkBatch("in", 0, None, 8, []))
     driver = driver_of(sink, direct=True)
     driver.input("in").send_many(PAIRS)
-    assert events(driver, "sink_has_positions_of_others") == []
+    assert events(driver, "sink_positions_conflict") == []
 
 
 def _place(driver: Any) -> TopicPartition:

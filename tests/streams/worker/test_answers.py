@@ -100,7 +100,7 @@ def test_a_worker_that_is_replaced_too_often_is_given_up() -> None:
         scene.ask(ZeroDivisionError())
     with pytest.raises(ZeroDivisionError):
         scene.ask(ZeroDivisionError())
-    assert scene.log.names[-1] == "worker_given_up"
+    assert scene.log.names[-1] == "worker_abandoned"
 
 
 def test_all_are_told_where_the_whole_application_is_to_end() -> None:

@@ -223,7 +223,7 @@ def test_what_could_not_be_given_back_is_given_back_later(guarded: Guarded) -> N
     assert guarded.restore_retention(0) == [str(30 * HOUR)] * 2
     assert guarded.restore_retention(0) == [str(30 * HOUR)] * 2
     events = [event["event"] for event in guarded.log.events]
-    assert events == ["retention_suspended", "retention_not_given_back", "retention_given_back"]
+    assert events == ["retention_suspended", "retention_not_restored", "retention_restored"]
     suspended, not_given_back, _ = guarded.log.events
     assert "Old input creates windows older" in suspended["advice"]
     assert "It is tried again" in not_given_back["advice"]
@@ -277,7 +277,7 @@ def test_old_rows_that_come_before_it_is_given_back_are_kept(
     later.run()
     assert guarded.admin.asked[-1] == "-1"
     assert guarded.guard.suspended == {TOPIC}
-    assert "retention_given_back" not in events(guarded)
+    assert "retention_restored" not in events(guarded)
 
 
 @pytest.mark.parametrize("is_first", [True, False])
@@ -314,7 +314,7 @@ def test_rows_that_are_not_old_do_not_hinder_it(guarded: Guarded, later: Later) 
     guarded.protect(age_ms=0)
     later.run()
     assert guarded.admin.asked[-1] == str(30 * HOUR)
-    assert events(guarded) == ["retention_suspended", "retention_given_back"]
+    assert events(guarded) == ["retention_suspended", "retention_restored"]
 
 
 def test_a_background_that_is_busy_leaves_it_for_later(guarded: Guarded, later: Later) -> None:

@@ -60,11 +60,11 @@ def test_who_gives_the_word_does_not_hear_it(monkeypatch: pytest.MonkeyPatch) ->
     assert group.groups == ["shop.shutdown"]
     scene.hear(WORD)
     assert scene.stops == 0
-    assert [event["event"] for event in scene.log.events] == ["shutdown_told"]
+    assert [event["event"] for event in scene.log.events] == ["shutdown_requested"]
     scene.shutdown.check()
 
 
 def test_a_word_that_cannot_be_written_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
     scene = Scene(monkeypatch, Group(FatalClientError("the brokers are gone")))
     assert not scene.shutdown.tell(ZeroDivisionError())
-    assert [event["event"] for event in scene.log.events] == ["shutdown_not_told"]
+    assert [event["event"] for event in scene.log.events] == ["shutdown_request_failed"]

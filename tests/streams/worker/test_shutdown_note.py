@@ -134,7 +134,7 @@ def test_a_right_that_is_missing_is_said_and_the_worker_goes_on() -> None:
     group = Group()
     group.failing = [GroupDeniedError("it lacks Read")]
     scene = Scene(group, nothing)
-    assert scene.log.events == ["shutdown_not_looked_for"]
+    assert scene.log.events == ["shutdown_requests_unreadable"]
     assert scene.heard == []
 
 

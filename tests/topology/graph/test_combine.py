@@ -282,4 +282,4 @@ def test_a_start_says_why_a_merger_is_of_no_use_and_nothing_of_others() -> None:
     log_plan_notes(topology_of(MERGED["aggregate"]), none, log)
     reason = "topology.optimization leaves combine.before.repartition out"
     fields = {"store": "largest", "call": "aggregate", "reason": reason}
-    assert log.told == [("combining_left_out", fields)]
+    assert log.told == [("pre_aggregation_disabled", fields)]

@@ -171,7 +171,7 @@ class BackfillGate:
         try:
             return _notes(ask())
         except GroupDeniedError as error:
-            self._log.warning("backfill_not_looked_for", reason=str(error))
+            self._log.warning("backfill_check_denied", reason=str(error))
             return {}
 
     def _refuse(self, found: Mapping[TopicPartition, BackfillNote]) -> None:

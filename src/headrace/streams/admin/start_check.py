@@ -473,7 +473,7 @@ class StartCheck:
         if lost:
             code = None if self._deployed is not None else _code("lost", lost)
             if code is not None and is_accepted(self._accepted, code):
-                self._log.warning("stores_begin_empty", changelogs=lost)
+                self._log.warning("stores_started_empty", changelogs=lost)
                 return
             raise ChangelogLostError(lost, code=code)
 

@@ -145,7 +145,7 @@ class Feed:
                     failed_s = 0.0
                 if failed_s > self._timeout_s or stop.is_set():
                     raise
-                self._log.warning("feed_begins_again", reason=str(error))
+                self._log.warning("source_restarted", reason=str(error))
                 stop.wait(_AGAIN_S)
             except ProducerFencedError as error:
                 raise SourceError(
@@ -293,7 +293,7 @@ class Feed:
             for message in reader.read(begins, ends):
                 part = (message.key() or b"").decode(errors="surrogateescape")
                 positions[part] = json.loads(message.value() or b"null")
-        self._log.info("feed_positions_read", parts=len(positions))
+        self._log.info("source_positions_read", parts=len(positions))
         return positions
 
 

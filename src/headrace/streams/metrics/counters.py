@@ -105,7 +105,7 @@ class ProcessorCounters:
         elif not self._is_full:
             self._is_full = True
             self._log.warning(
-                "numbers_left_out",
+                "counters_omitted",
                 node=node,
                 most=NUMBERS_MAX,
                 advice="further names are not counted: name few things, and no keys or values",

@@ -175,7 +175,7 @@ class Mirror:
                 session.close()
             lasted_s = self._clock.monotonic_s() - begun_s
             failed_s = 0.0 if self.counts.transactions > before else failed_s + lasted_s
-            self._log.warning("mirror_begins_again", reason=str(failure))
+            self._log.warning("mirror_restarted", reason=str(failure))
             if self._await_brokers(stop):
                 failed_s = 0.0  # the brokers were unavailable
             elif failed_s > self._target.task_timeout_ms / 1000:

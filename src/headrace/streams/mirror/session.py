@@ -476,7 +476,7 @@ class MirrorSession:
         try:
             pairs = self._topics.update(self._table, self._write_alone)
         except FatalClientError as error:
-            self._log.warning("topics_not_looked_at", reason=str(error))
+            self._log.warning("topics_not_listed", reason=str(error))
             pairs = []
         self._take(pairs, is_first=False)
 
@@ -532,7 +532,7 @@ class MirrorSession:
         self._reader.add(begins)
         self._groups.watch(self._targets)
         self._log.info(
-            "partitions_begun",
+            "partition_copies_started",
             partitions=len(added),
             topics=len({tp.topic for tp in added}),
             copied=sum(1 for tp in added if blocks[tp].position),
@@ -548,7 +548,7 @@ class MirrorSession:
         lags = self._reader.lags(self._targets)
         worst = sorted(lags.items(), key=lambda item: -item[1])[:_LAGS_MAX]
         self._log.info(
-            "mirror_went_on",
+            "mirror_resumed",
             records=self._counts.records,
             per_s=round((self._counts.records - self._logged_records) / (now_s - self._logged_s)),
             lag=sum(lags.values()),

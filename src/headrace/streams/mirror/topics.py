@@ -209,7 +209,7 @@ class MirrorTopics:
         self._logged_copies.update(new)
         if new:
             self._log.warning(
-                "topics_left_out",
+                "topics_excluded",
                 topics=new,
                 reason=f"copies of topics of {self._target.name}, to which records would return; "
                 "records that other programs wrote to them are not mirrored",
@@ -305,7 +305,7 @@ class MirrorTopics:
         self._created.add(target)
         self._log.info("topic_created", topic=target, partitions=fact.partitions, configs=config)
         if refused:
-            self._log.warning("topic_configs_left_out", topic=target, reasons=refused)
+            self._log.warning("topic_configs_rejected", topic=target, reasons=refused)
 
     def _pair(self, fact: TopicFacts, there: TopicFacts) -> Pair:
         via = tuple(sorted(self._via.get(fact.name, ())))

@@ -157,7 +157,7 @@ class DeployedTopology:
             self._cluster.set_offsets(self._group, {self._place: offset})
             self._has_fresh = bool(fitting.fresh)
         except (AccessError, FatalClientError, ResetRefusedError, ValueError) as error:
-            self._log.warning("topology_not_kept", reason=str(error))
+            self._log.warning("topology_not_stored", reason=str(error))
             return False
         return True
 

@@ -45,11 +45,11 @@ def folds_as_run(topology: Topology, config: StreamsConfig) -> Iterator[FoldSeen
 
 def log_plan_notes(topology: Topology, config: StreamsConfig, log: Log) -> None:
     for meeting in meetings_of(topology, config):
-        log.warning("keys_may_not_meet", store=meeting.store, reason=str(meeting))
+        log.warning("keys_may_not_match", store=meeting.store, reason=str(meeting))
     for seen in folds_as_run(topology, config):
         if seen.is_declared and seen.combining is None:
             call = seen.fold.word
-            log.info("combining_left_out", store=seen.store, call=call, reason=seen.reason)
+            log.info("pre_aggregation_disabled", store=seen.store, call=call, reason=seen.reason)
 
 
 def warn_of_keys(topology: Topology, config: StreamsConfig, *, above: int) -> None:
@@ -90,7 +90,7 @@ class KeySample:
         if astray:
             self._topics.discard(topic)
             self._log.warning(
-                "keys_partitioned_otherwise",
+                "keys_partitioned_differently",
                 topic=topic,
                 partition=partition,
                 keys=looked,

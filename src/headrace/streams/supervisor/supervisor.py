@@ -414,7 +414,7 @@ class Supervisor:
         pause_s = slot.restarts.pause_s(started_s=slot.started_s, ended_s=now_s)
         if pause_s is None:
             self.log.error(
-                "worker_given_up",
+                "worker_abandoned",
                 **log_fields,
                 restarts_max=self.limits.most,
                 within_s=self.limits.within_s,

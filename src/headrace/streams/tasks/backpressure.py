@@ -233,7 +233,7 @@ class RepartitionBackpressure:
             reader = self._readers[tp] = _ReaderProgress(stands_at, now_s)
         elif lag > limit + reader.more and now_s - reader.since_s >= PATIENCE_S:
             reader.since_s, reader.more = now_s, lag
-            self._log.info("reader_stands_still", partition=str(tp), lag=lag)
+            self._log.info("repartition_reader_stalled", partition=str(tp), lag=lag)
         return lag > limit + reader.more
 
     # -- requests to the cluster ---------------------------------------------------------------

@@ -79,7 +79,7 @@ class PassedOver:
         for record in records:
             if record.offset() in offsets and self._log is not None:
                 self._log.warning(
-                    "record_left_out",
+                    "marked_record_skipped",
                     task=self._task_id,
                     topic=tp.topic,
                     partition=tp.partition,
@@ -235,9 +235,7 @@ class CommittedNumbers:
         ]
         # Log once per sub-topology: its other tasks have the same numbers.
         if left_out and log is not None and task_id.partition == 0:
-            log.warning(
-                "changelog_identity_left_out", task=str(task_id), changelogs=sorted(left_out)
-            )
+            log.warning("changelog_ids_omitted", task=str(task_id), changelogs=sorted(left_out))
         self._changelog_numbers = fitting
 
     def values(self, inputs: Iterable[str], commit_id: int) -> dict[str, int]:

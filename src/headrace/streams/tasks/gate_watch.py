@@ -152,5 +152,5 @@ class GateWatch:
             )
         if self._waited_s >= self._late_s:
             self._late_s *= 2
-            self._log.warning("backfill_gate_waits", waited_s=round(self._waited_s))
+            self._log.warning("start_waits_for_backfill", waited_s=round(self._waited_s))
             self._ask()

@@ -139,7 +139,7 @@ class LocalHomes:
                 return None
             directory = self._directory.acquire_task(str(task_id), wait_ms=0)
             self._log.warning(
-                "state_passed_by",
+                "locked_state_ignored",
                 task=str(task_id),
                 generation=directory.generation,
                 waited_s=PATIENCE_S,

@@ -147,7 +147,7 @@ class SinkConnections:
         others = sorted(application for application, _, step in apart if step == node)
         if others:
             self._log.warning(
-                "sink_has_positions_of_others",
+                "sink_positions_conflict",
                 sink=node,
                 application=self._application_id,
                 others=others,
@@ -183,7 +183,7 @@ class SinkConnections:
             self._has_written.add(node)
         trouble = self._trouble.pop(node, None)
         if trouble is not None:
-            self._log.info("sink_answers_again", sink=node, attempts=trouble.times)
+            self._log.info("sink_recovered", sink=node, attempts=trouble.times)
 
     def row_refused(self, node: str, error: SinkRefusedError) -> None:
         """Count a row refused by the sink's code; raise at `STUMBLES_MAX` if none was written."""
@@ -319,7 +319,7 @@ def begun_at(
             position = max(position, committed.offset)
     else:
         log.warning(
-            "sink_went_back",
+            "sink_position_rewound",
             sink=node.name,
             partition=str(tp),
             position=position,

@@ -67,7 +67,7 @@ _OFFSETS_TIMEOUT_S = 1.0
 
 _SUSPENDED = (
     "nothing is lost. Old input creates windows older than the retention of the topic, which now "
-    "keeps all records until the input is near the present. Act only if retention_given_back never "
+    "keeps all records until the input is near the present. Act only if retention_restored never "
     "follows: then input may have wrong timestamps"
 )
 _NOT_SUSPENDED = (
@@ -200,7 +200,7 @@ class RetentionGuard:
             self.admin.alter_config(topic.topic, {"retention.ms": str(topic.retention_ms)})
         except StreamsError as error:
             self.log.warning(
-                "retention_not_given_back",
+                "retention_not_restored",
                 topic=topic.topic,
                 reason=str(error),
                 advice=_NOT_RESTORED,
@@ -214,7 +214,7 @@ class RetentionGuard:
             if is_restored:
                 self.suspended.discard(topic.topic)
         if is_restored:
-            self.log.info("retention_given_back", topic=topic.topic)
+            self.log.info("retention_restored", topic=topic.topic)
         else:
             # Old rows were written meanwhile, and the restored retention may have won the race.
             self._disable(topic.topic)

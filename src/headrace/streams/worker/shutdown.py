@@ -159,7 +159,7 @@ class ShutdownWatch:
             self._poll_requests(group)
         except AccessError as error:
             advice = "grant it, or stop all processes manually after a shutdown request"
-            self._log.warning("shutdown_not_looked_for", reason=str(error), advice=advice)
+            self._log.warning("shutdown_requests_unreadable", reason=str(error), advice=advice)
         finally:
             group.close()
 
@@ -216,7 +216,7 @@ class Shutdown:
             if self._is_sending:  # it is closing, and this may be its own request
                 return
             self._received = error
-            self._log.warning("shutdown_heard", host=error.host, process=error.process)
+            self._log.warning("shutdown_request_received", host=error.host, process=error.process)
             stop()
 
         return ShutdownWatch(
@@ -248,7 +248,7 @@ class Shutdown:
             )
         except (AccessError, FatalClientError) as unwritten:
             advice = "stop the application's other processes by hand"
-            self._log.error("shutdown_not_told", reason=str(unwritten), advice=advice)
+            self._log.error("shutdown_request_failed", reason=str(unwritten), advice=advice)
             return False
-        self._log.warning("shutdown_told", group=self._group)
+        self._log.warning("shutdown_requested", group=self._group)
         return True

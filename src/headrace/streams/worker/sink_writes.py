@@ -284,7 +284,7 @@ class SinkWrites:
         if len(rows) > 1:  # writes that test the other rows would move the position
             ((tp, _),) = now.task.next_offset.items()
             self.log.warning(
-                "record_left_out_whole",
+                "sink_record_rejected",
                 task=str(now.task.id),
                 sink=now.outbox.node,
                 record=f"{tp} offset {rows[0].offset}",

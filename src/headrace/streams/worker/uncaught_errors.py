@@ -98,7 +98,7 @@ class UncaughtErrors:
         try:
             self._handle(error)
         except Exception as failure:  # the worker must close regardless
-            self._log.error("shutdown_not_told", reason=type(failure).__name__)
+            self._log.error("shutdown_request_failed", reason=type(failure).__name__)
             return False
         return self._has_requested_shutdown and error is self._handled_error
 
@@ -115,7 +115,7 @@ class UncaughtErrors:
         now_s = self._clock.monotonic_s()
         pause_s = self._restarts.pause_s(started_s=started_s, ended_s=now_s)
         if pause_s is None:
-            self._log.error("worker_given_up", reason="it was replaced too often")
+            self._log.error("worker_abandoned", reason="it was replaced too often")
             raise error
         self._log_failure(error)
         self._log.warning("worker_replaced", after=type(error).__name__, in_s=round(pause_s, 3))

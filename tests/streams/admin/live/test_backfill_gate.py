@@ -100,7 +100,7 @@ def test_the_exit_code_is_its_own_and_nothing_starts_again() -> None:
 def test_without_the_right_to_look_the_application_starts_and_says_so() -> None:
     with capture_logs() as logs:
         gate(Denied()).check()
-    assert [entry["event"] for entry in logs] == ["backfill_not_looked_for"]
+    assert [entry["event"] for entry in logs] == ["backfill_check_denied"]
 
 
 def test_the_second_look_is_at_what_is_needed_in_any_case() -> None:

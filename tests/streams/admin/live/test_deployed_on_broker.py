@@ -216,4 +216,4 @@ def test_without_a_right_on_the_group_it_runs_unguarded_and_says_so() -> None:
     deployed.check()
     with deployed:
         deployed.running()
-    assert log.events == ["topology_not_read", "topology_not_kept"]
+    assert log.events == ["topology_not_read", "topology_not_stored"]

@@ -108,7 +108,7 @@ def test_a_right_that_is_taken_away_stops_it_and_given_back_nothing_is_lost_or_d
     told = [e["event"] for e in logs if "uthorization" in repr(e) and e["log_level"] != "debug"]
     # Who may not read the group cannot look for the word to shut down either, and says so once; and
     # records come before the description of the topology is kept, which wants the same rights.
-    beside = ("shutdown_not_looked_for", "topology_not_kept")
+    beside = ("shutdown_requests_unreadable", "topology_not_stored")
     assert [event for event in told if event not in beside] == ["application_failed"]
     assert len(told) <= 1 + len(beside)
     secured.grant(tenant.name, lost)

@@ -145,7 +145,7 @@ def _zombie(at: Field) -> None:
 def _await_copying(at: Field) -> None:
     log = at.clusters.directory / f"mirror-{at.lives}.log"
     deadline = time.monotonic() + PATIENCE_S
-    while "partitions_begun" not in log.read_text():
+    while "partition_copies_started" not in log.read_text():
         at.live()
         assert time.monotonic() < deadline, at.said()
         time.sleep(0.1)

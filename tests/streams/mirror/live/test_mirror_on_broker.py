@@ -128,7 +128,7 @@ def test_a_second_mirror_of_a_name_ends_the_first_though_nothing_comes(
     east.own(topic)
     words = ("--topics", topic, "--name", topic)
     with clusters.running(*words) as first:
-        wait_until(lambda: "partitions_begun" in clusters.log(), what="the first one")
+        wait_until(lambda: "partition_copies_started" in clusters.log(), what="the first one")
         with clusters.running(*words):
             assert first.wait(PATIENCE_S) == 6
             assert f"another mirror with the name {topic} has started" in clusters.log()

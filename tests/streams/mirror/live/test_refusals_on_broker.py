@@ -143,7 +143,7 @@ def test_a_target_into_which_another_one_writes_meanwhile(
                 ended.result(PATIENCE_S)
         finally:
             stop.set()
-    (again,) = [entry for entry in logs if entry["event"] == "mirror_begins_again"]
+    (again,) = [entry for entry in logs if entry["event"] == "mirror_restarted"]
     assert "of a transaction with 1 records from offset 3 on" in again["reason"]
     assert _values(east.bootstrap, topic) == [1, 2, 7]
 
@@ -252,7 +252,7 @@ def test_records_do_not_go_round(west: Topics, east: Topics, make: Make) -> None
     kafka.write(east.bootstrap, own, _rows(8))
     with capture_logs() as logs:
         assert make(pattern, **back).run(once=True) == 1
-    (left_out,) = (one for one in logs if one["event"] == "topics_left_out")
+    (left_out,) = (one for one in logs if one["event"] == "topics_excluded")
     assert (left_out["log_level"], left_out["topics"]) == ("warning", [copy])
     assert "copies of topics of west" in left_out["reason"]
     assert _values(west.bootstrap, west.own(f"east.{topic}")) == [8]

@@ -136,7 +136,7 @@ def test_who_collects_rows_keeps_no_other_worker_from_its_work(
             lambda: len(scenario.query("SELECT id FROM counts")) > 0 and scenario.counted(),
             what=f"the other table; {scenario.log}",
         )
-        assert "reader_stands_still" not in a.text()
+        assert "repartition_reader_stalled" not in a.text()
         a.stop()
         b.stop()
     scenario.check()

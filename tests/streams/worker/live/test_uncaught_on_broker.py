@@ -54,7 +54,7 @@ def test_all_processes_end_within_seconds_and_a_later_start_begins_anew(
             took_s = time.monotonic() - begun_s
     assert codes == (ExitCode.RECORD, ExitCode.SHUT_DOWN)
     assert took_s < 20
-    assert len(other.events("shutdown_heard")) == 1
+    assert len(other.events("shutdown_request_received")) == 1
     reasons = [event["reason"] for event in other.events("application_failed")]
     assert len(reasons) == 1
     assert "shut down everywhere" in reasons[0]
@@ -87,8 +87,12 @@ def test_the_record_that_ends_all_is_met_by_one_process_alone(
         app.write_one(b"poison")
         codes = {one.wait(), other.wait()}
     assert codes == {ExitCode.RECORD, ExitCode.SHUT_DOWN}
-    assert len(one.events("shutdown_told")) + len(other.events("shutdown_told")) == 1
-    assert len(one.events("shutdown_heard")) + len(other.events("shutdown_heard")) == 1
+    assert len(one.events("shutdown_requested")) + len(other.events("shutdown_requested")) == 1
+    assert (
+        len(one.events("shutdown_request_received"))
+        + len(other.events("shutdown_request_received"))
+        == 1
+    )
 
 
 def test_a_crash_that_the_handler_shuts_down_is_not_started_again(
