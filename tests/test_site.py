@@ -8,13 +8,18 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from html.parser import HTMLParser
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from importlib.util import find_spec
 from pathlib import Path
+from threading import Thread
+from typing import Any
 from urllib.parse import unquote
 
 import pytest
@@ -23,6 +28,7 @@ from tests.support.processes import ROOT
 
 DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 _FENCE = re.compile(r"^(`{3,}|~{3,})")
 _BLOCK = re.compile(r"(?:!!!|\?\?\?\+?|===!?) ")
 _HEADINGS = ("h1", "h2", "h3", "h4", "h5", "h6")
@@ -196,6 +202,9 @@ def _with(pages: list[Path]) -> pytest.MarkDecorator:
 @_with(PAGES)
 def test_every_fence_and_every_heading_is_one(site: Path, page: Path) -> None:
     source, shown = read_source(page.read_text()), page_at(_built(site, page))
+    if page.parent.name == "api":  # the rest of these pages comes from docstrings
+        assert set(source.headings) <= set(shown.headings)
+        return
     assert shown.blocks == source.fences
     assert shown.headings == source.headings
     assert shown.rows == source.rows
@@ -275,3 +284,57 @@ REDIRECTS = {
 def test_old_addresses_lead_to_the_renamed_pages(site: Path, old: str) -> None:
     assert f'url=../{REDIRECTS[old]}/"' in (site / old / "index.html").read_text()
     assert (site / REDIRECTS[old] / "index.html").is_file()
+
+
+def test_public_classes_and_methods_have_anchors_with_examples(site: Path) -> None:
+    streams = page_at(site / "api" / "streams" / "index.html")
+    names = ("StreamsBuilder.stream", "KStream.map_async", "KStream.join", "KStream.process")
+    assert {f"headrace.{name}" for name in names} <= streams.anchors
+    assert any(">>> items.map_async(price_of, concurrency=50)" in code for code in streams.blocks)
+
+
+def test_the_list_for_language_models_leads_to_pages_of_the_site(site: Path) -> None:
+    text = (site / "llms.txt").read_text()
+    links = re.findall(r"\]\(https://headrace\.example/([^)]+)\)", text)
+    assert "api/streams/index.md" in links
+    assert [link for link in links if not (site / link).is_file()] == []
+
+
+@pytest.fixture(scope="module")
+def address(site: Path) -> Iterator[str]:
+    class Handler(SimpleHTTPRequestHandler):
+        def log_message(self, *args: object) -> None:
+            """Log nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, directory=str(site)))
+    Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as started:
+        opened = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield opened
+        opened.close()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium: apt-get install chromium")
+@pytest.mark.parametrize("path", ["", "windows/", "api/streams/", "configuration/"])
+def test_pages_fit_a_phone_and_load_only_the_site(browser: Any, address: str, path: str) -> None:
+    """Wide tables and code scroll in their own boxes."""
+    page = browser.new_page(viewport={"width": 390, "height": 844})
+    requested, problems = [], []
+    page.on("request", lambda request: requested.append(request.url))
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    page.goto(f"{address}/{path}")
+    page.wait_for_load_state("networkidle")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    assert [url for url in requested if not url.startswith((address, "data:"))] == []
+    assert problems == []
+    page.close()

@@ -192,6 +192,7 @@ def _options(command: click.Command, context: click.Context) -> Iterator[str]:
 
 def _quoted(text: str) -> str:
     """Return help text as Markdown, with braces quoted as code."""
+    text = text.replace("] [", r"] \[")  # two in a row are a link
     return re.sub(r"(\{(?:[^{}`]|\{[^{}`]*\})*\})(?=[ ,.:]|$)", r"`\1`", text)
 
 
