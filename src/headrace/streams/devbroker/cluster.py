@@ -498,6 +498,7 @@ class ClusterStatus:
 
     @property
     def serving(self) -> bool:
+        """Whether there are nodes, and all of them are running."""
         return bool(self.nodes) and all(node.state is NodeState.RUNNING for node in self.nodes)
 
 
@@ -533,13 +534,16 @@ class DevBroker:
 
     @property
     def bootstrap(self) -> str:
+        """Addresses of all nodes, for `bootstrap.servers`."""
         return self._started().bootstrap
 
     @property
     def is_secure(self) -> bool:
+        """Whether the broker requires TLS, SASL and ACLs."""
         return self._started().secure
 
     def settings(self, user: str = ADMIN) -> dict[str, str]:
+        """Return the client settings of a user; raise `DevBrokerError` if it does not exist."""
         record = self._started()
         if not record.secure:
             return {"bootstrap.servers": record.bootstrap}
@@ -563,6 +567,7 @@ class DevBroker:
         users.grant(user, rights)
 
     def revoke(self, user: str, rights: Iterable[Right]) -> None:
+        """Remove ACLs of a user; the broker must run."""
         self._users().revoke(user, rights)
 
     def _users(self) -> Users:
@@ -607,12 +612,14 @@ class DevBroker:
             return bool(running)
 
     def status(self) -> ClusterStatus:
+        """Return the state of each node."""
         record = load(self.directory)
         if record is None:
             return ClusterStatus(nodes=())
         return ClusterStatus(tuple(self._status_of(record, node) for node in record.nodes))
 
     def kill(self, node: int) -> None:
+        """Kill a node with SIGKILL, and wait until it has ended."""
         record = self._signal(node, signal.SIGKILL)
         if record.process and not wait_gone(record.process, timeout=_KILL_TIMEOUT):
             raise NodeFailedError(f"node {node} (process {record.process.pid}) survived SIGKILL")
@@ -625,6 +632,7 @@ class DevBroker:
             raise NodeFailedError(f"node {node} (process {process.pid}) does not pause")
 
     def resume(self, node: int) -> None:
+        """Continue a node after `pause`."""
         self._signal(node, signal.SIGCONT)
 
     def __enter__(self) -> DevBroker:
