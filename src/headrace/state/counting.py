@@ -38,8 +38,8 @@ class _Few:
         self, start: bytes | None = None, end: bytes | None = None, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
         assert not reverse
-        found = self._rows.scan(start, end, skipped_max=_SKIPPED_MAX)
-        for looked, row in enumerate(found):
+        rows = self._rows.scan(start, end, skipped_max=_SKIPPED_MAX)
+        for looked, row in enumerate(rows):
             if looked == COUNTED_ROWS or (looked % _LOOKS_AT_ONCE == 0 and self._is_late()):
                 raise _TooManyError
             yield row
@@ -58,13 +58,13 @@ def count_rows(
             is_few = rows.approximate_count() <= COUNTED_ROWS
             return (sum(1 for _ in layout.view(rows).scan()) if is_few else roughly), is_few
         return roughly, True
-    found = 0
+    count = 0
     try:
         for _ in layout.view(cast(CommittedStore, _Few(cast("RocksStore", rows), is_late))).scan():
-            found += 1
+            count += 1
     except (_TooManyError, StateError):  # a damaged file is reported by reads of rows
-        return max(found, roughly), False
-    return found, True
+        return max(count, roughly), False
+    return count, True
 
 
 def _is_on_disk(rows: CommittedStore) -> bool:

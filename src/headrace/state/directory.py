@@ -124,8 +124,8 @@ def _lock_of(path: Path) -> Path:
 
 def _state_paths(parent: Path) -> list[Path]:
     """Include directories of which only the lock exists."""
-    found = {re.sub(r"\.(lock|trash)$", "", path.name) for path in parent.iterdir()}
-    return [parent / name for name in sorted(found)]
+    names = {re.sub(r"\.(lock|trash)$", "", path.name) for path in parent.iterdir()}
+    return [parent / name for name in sorted(names)]
 
 
 def _holder(path: Path) -> int | None:
@@ -357,12 +357,12 @@ class StateDirectory:
         return self._tasks / (task_id if generation == 0 else f"{task_id}.g{generation}")
 
     def _generations(self, task_id: str) -> list[int]:
-        found = {0}
+        generations = {0}
         for path in self._tasks.glob(f"{task_id}.g*.lock"):
             number = path.name.removesuffix(".lock").removeprefix(f"{task_id}.g")
             if number.isdecimal():
-                found.add(int(number))
-        return sorted(found)
+                generations.add(int(number))
+        return sorted(generations)
 
     def _try(self, task_id: str, generation: int) -> TaskDirectory | None:
         path = self._path(task_id, generation)

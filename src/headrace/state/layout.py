@@ -301,8 +301,8 @@ def note_layouts(notes: Any, layouts: Mapping[str, LayoutName]) -> None:
 
 def noted_layout(notes: Any, name: str) -> str | None:
     """Return the stored layout name; None for files of older releases."""
-    found: bytes | None = notes.get(_LAYOUT_PREFIX + name.encode())
-    return None if found is None else found.decode(errors="replace")
+    stored_layout: bytes | None = notes.get(_LAYOUT_PREFIX + name.encode())
+    return None if stored_layout is None else stored_layout.decode(errors="replace")
 
 
 class TimeIndexed:

@@ -153,10 +153,10 @@ class _Standard:
     def __call__(self, event: str, /, **fields: Any) -> None:
         if not self._logger.isEnabledFor(self._level):
             return
-        found = {**self._fields, **fields}
-        keep_places_only(found)
-        extra = {f"{name}_" if name in _TAKEN else name: found[name] for name in found}
-        message = _message(event, found)
+        merged = {**self._fields, **fields}
+        keep_places_only(merged)
+        extra = {f"{name}_" if name in _TAKEN else name: merged[name] for name in merged}
+        message = _message(event, merged)
         self._logger.log(self._level, "%s", message, extra={"event": event, **extra}, stacklevel=2)
 
 

@@ -315,10 +315,10 @@ class RocksTaskState:
         """Whether the files are open with `bulk_options`."""
         path.mkdir(parents=True, exist_ok=True)
         layouts = {spec.name: spec.layout for spec in specs}
-        with open_list(path) or nullcontext() as found:
+        with open_list(path) or nullcontext() as listed_files:
             self._open(layouts, row_options)
             try:
-                self._require_whole(found)
+                self._require_whole(listed_files)
                 self._read(layouts)
                 # RocksDB has created a new MANIFEST; store its length and checksum now.
                 self.write({}, {})
@@ -391,17 +391,17 @@ class RocksTaskState:
             )
 
     def _check_format(self) -> None:
-        found = self._db.get(_FORMAT_KEY)
-        if found is None and next(iter(self._db.keys()), None) is None:
+        stored_format = self._db.get(_FORMAT_KEY)
+        if stored_format is None and next(iter(self._db.keys()), None) is None:
             # New, or its creator died before this line; rows are written only later.
             self._db[_FORMAT_KEY] = b"%d" % FORMAT_VERSION
             return
-        found = found or b"none"
-        if found != b"%d" % FORMAT_VERSION:
+        stored_format = stored_format or b"none"
+        if stored_format != b"%d" % FORMAT_VERSION:
             raise StateFormatError(
-                f"{self._path} has format {found.decode(errors='replace')} and this release knows "
-                f"{FORMAT_VERSION}; run the release that wrote it, or remove the directory to "
-                "restore the state from its changelogs"
+                f"{self._path} has format {stored_format.decode(errors='replace')} and this "
+                f"release knows {FORMAT_VERSION}; run the release that wrote it, or remove "
+                "the directory to restore the state from its changelogs"
             )
 
     def store(self, name: str) -> RocksStore:

@@ -45,12 +45,12 @@ def task_files(base: Path) -> dict[str, Path]:
     """Return the newest RocksDB directory of each task below ``<state.dir>/<application.id>``."""
     newest: dict[str, tuple[int, Path]] = {}
     for path in _inside(base / "tasks"):
-        found = _TASK.fullmatch(path.name)
-        if found is None or not (path / ROCKSDB / "CURRENT").exists():
+        match = _TASK.fullmatch(path.name)
+        if match is None or not (path / ROCKSDB / "CURRENT").exists():
             continue
-        generation = int(found["generation"] or 0)
-        if generation >= newest.get(found["task"], (-1, path))[0]:
-            newest[found["task"]] = (generation, path / ROCKSDB)
+        generation = int(match["generation"] or 0)
+        if generation >= newest.get(match["task"], (-1, path))[0]:
+            newest[match["task"]] = (generation, path / ROCKSDB)
     return {task: path for task, (_, path) in newest.items()}
 
 
@@ -133,8 +133,8 @@ class RocksSecondary:
         self._was = _version(path)
         self._followed: dict[str, int] = {}
         self._stores: dict[str, RocksStore] = {}
-        with open_list(path) or nullcontext() as found:
-            self._files = None if found is None else found.listed
+        with open_list(path) or nullcontext() as listed_files:
+            self._files = None if listed_files is None else listed_files.listed
             logs = _logs(path)
             with _own_directory() as own, failures():
                 self._db = self._open(names, memory, own)
@@ -143,7 +143,7 @@ class RocksSecondary:
                 except BaseException:
                     self.close()
                     raise
-            self._require_whole(logs, found)
+            self._require_whole(logs, listed_files)
 
     def _open(self, names: Iterable[str], memory: RocksMemory, own: str) -> Rdict:
         options = row_options(memory)
@@ -271,18 +271,18 @@ def _own_directory() -> Iterator[str]:
 def _version(path: Path) -> tuple[int, int]:
     """Return a version of the files that changes when a writer opens or replaces them."""
     try:
-        found = (path / "CURRENT").stat()
+        status = (path / "CURRENT").stat()
     except OSError as error:
         raise StateError(f"{path} has no RocksDB: {error.strerror}") from error
-    return found.st_ino, found.st_mtime_ns
+    return status.st_ino, status.st_mtime_ns
 
 
 def _logs(path: Path) -> dict[str, int]:
     """Return RocksDB's logs and their sizes; only restored rows bypass the logs."""
     sizes = {}
     try:
-        with os.scandir(path) as found:
-            for one in found:
+        with os.scandir(path) as entries:
+            for one in entries:
                 if one.name.endswith(_LOG):
                     with suppress(FileNotFoundError):  # it was deleted at this very moment
                         sizes[one.name] = one.stat().st_size

@@ -217,8 +217,8 @@ class TimedBuffer(Buffer):
             for time in islice(self._times, bisect_left(self._times, start_ms), None)
             if not all(map(self._is_deleted, self._fresh[time]))
         )
-        found = [time for time in (next(on_disk, None), next(fresh, None)) if time is not None]
-        return min(found, default=None)
+        times = [time for time in (next(on_disk, None), next(fresh, None)) if time is not None]
+        return min(times, default=None)
 
     def _is_deleted(self, key: bytes) -> bool:
         written = self.dirty.get(key)

@@ -184,10 +184,10 @@ class VersionedBuffer(Buffer):
     # -- finding versions ----------------------------------------------------------------------
 
     def _last(self, key: bytes) -> Entry:
-        found = self._latest.get(key)
-        if found is None:
-            found = self._latest[key] = self._find(key, _FOREVER)
-        return found
+        latest = self._latest.get(key)
+        if latest is None:
+            latest = self._latest[key] = self._find(key, _FOREVER)
+        return latest
 
     def _find(self, key: bytes, time: int) -> Entry:
         start = prefix(key)

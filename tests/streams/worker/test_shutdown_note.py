@@ -78,7 +78,7 @@ class Scene:
             "shop",
             lambda: group,
             PLACES,
-            ended=self.heard.append,
+            on_request=self.heard.append,
             log=self.log,
             wait=wait,
         ).watch()

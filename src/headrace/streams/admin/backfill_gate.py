@@ -89,11 +89,11 @@ class BackfillNote:
 
     @classmethod
     def decode(cls, text: str) -> BackfillNote | None:
-        found = _TEXT.match(text)
-        if found is None or found[1] not in _STATES:
+        match = _TEXT.match(text)
+        if match is None or match[1] not in _STATES:
             return None
-        state: NoteState = found[1]  # type: ignore[assignment]
-        return cls(state, found[2], found[3], int(found[4]), int(found[5]), found[6])
+        state: NoteState = match[1]  # type: ignore[assignment]
+        return cls(state, match[2], match[3], int(match[4]), int(match[5]), match[6])
 
 
 class _Placed(OffsetClient, Protocol):
@@ -113,10 +113,10 @@ class _Placed(OffsetClient, Protocol):
 def open_note(application_id: str, cluster: OffsetClient) -> BackfillNote | None:
     """Return the first note of the open backfill, or None without access to its group."""
     try:
-        found = cluster.committed(backfill_group(application_id), decided=False)
+        offsets = cluster.committed(backfill_group(application_id), decided=False)
     except GroupDeniedError:
         return None  # no backfill: a handover requires access to the group
-    return _open_head(_notes(found).values())
+    return _open_head(_notes(offsets).values())
 
 
 def _notes(found: Mapping[TopicPartition, CommittedOffset]) -> dict[TopicPartition, BackfillNote]:
@@ -130,12 +130,14 @@ def _open_head(notes: Iterable[BackfillNote]) -> BackfillNote | None:
 
 def note_topics(plans: Sequence[SubPlan], deployed: Deployment | None) -> frozenset[str]:
     """Return the topics at which a backfill of this or of the deployed version starts its notes."""
-    own = {
+    own_topics = {
         name
         for plan in plans
         for name in (*plan.topics.all_sources, *(topic.name for topic in plan.topics.changelogs))
     }
-    return frozenset(own | {t for s in (deployed.stores if deployed else ()) for t in s.reads})
+    return frozenset(
+        own_topics | {t for s in (deployed.stores if deployed else ()) for t in s.reads}
+    )
 
 
 class BackfillGate:
@@ -150,9 +152,9 @@ class BackfillGate:
 
     def check(self) -> None:
         """Check all topics; raise BackfillOpenError if a backfill is open."""
-        found = self._ask(lambda: self._cluster.committed(self._group, decided=False))
-        self._seen = frozenset(found)
-        self._refuse(found)
+        offsets = self._ask(lambda: self._cluster.committed(self._group, decided=False))
+        self._seen = frozenset(offsets)
+        self._refuse(offsets)
 
     def check_at(self, topics: Iterable[str]) -> None:
         """Check again: all topics of a small cluster, else given topics and earlier notes."""

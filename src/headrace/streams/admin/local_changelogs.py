@@ -277,16 +277,20 @@ class LocalChangelogs:
         known = known_changelogs(numbers, ids)
         lost = [s for s, topic in plan.changelogs.items() if topic not in ids or topic in others]
         if task_id not in held:
-            found = None
+            positions_found = None
         else:
             with self._state(plan, held[task_id]) as state:
                 positions = {store: state.position(store) for store in plan.changelogs}
-            found = {store: position for store, position in positions.items() if position}
+            positions_found = {store: position for store, position in positions.items() if position}
             lost = [
                 store
                 for store, topic in plan.changelogs.items()
                 if store in lost
-                or (topic not in known and store in found and found[store].topic_id != ids[topic])
+                or (
+                    topic not in known
+                    and store in positions_found
+                    and positions_found[store].topic_id != ids[topic]
+                )
             ]
         if not lost and not is_marked:
             return None
@@ -296,7 +300,7 @@ class LocalChangelogs:
             for store in plan.program.sub_topology.stores
             if store.name in lost and store.spec.kind == "memory"
         ]
-        refusal = missing_rows(found, lost, volatile, commit_id)
+        refusal = missing_rows(positions_found, lost, volatile, commit_id)
         changelogs = tuple(plan.changelogs.values())
         return TaskRows(task_id, inputs, changelogs, tuple(lost), commit_id or 0, refusal)
 

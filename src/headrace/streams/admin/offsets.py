@@ -194,25 +194,25 @@ class OffsetChange:
     @property
     def may_repeat(self) -> bool:
         """Whether all records are processed and an unknown part of them for a second time."""
-        found = self.input
-        is_all = found.begin == self.target < found.end
-        return found.processed_to is None and is_all and bool(found.counted) and found.has_begun
+        input_ = self.input
+        is_all = input_.begin == self.target < input_.end
+        return input_.processed_to is None and is_all and bool(input_.counted) and input_.has_begun
 
     def __str__(self) -> str:
-        found = self.input
-        before = "none" if found.committed is None else str(found.committed.offset)
-        note = f" ({found.note})" if found.note else ""
-        says = [f"{found.place}  {before}{note} -> {self.target}"]
-        if self.again and found.outside:
+        input_ = self.input
+        before = "none" if input_.committed is None else str(input_.committed.offset)
+        note = f" ({input_.note})" if input_.note else ""
+        says = [f"{input_.place}  {before}{note} -> {self.target}"]
+        if self.again and input_.outside:
             says.append(
-                f"{_span(*self.again)} NOT written again, because the sink of {found.outside} has "
+                f"{_span(*self.again)} NOT written again, because the sink of {input_.outside} has "
                 "its own position: see headrace reset --dry-run"
             )
         elif self.again:
-            says.append(f"{_span(*self.again)} processed again{_where(found.counted)}")
+            says.append(f"{_span(*self.again)} processed again{_where(input_.counted)}")
         if self.left_out:
             says.append(f"{_span(*self.left_out)} left out")
-        if found.processed_to is None and found.counted and found.has_begun:
+        if input_.processed_to is None and input_.counted and input_.has_begun:
             says.append(
                 "it is not known up to which offset its records are counted: make sure that it is "
                 "this offset; the times of windows are lost with the old offset: late records open "
@@ -310,12 +310,14 @@ def listing(found: GroupOffsets) -> Iterator[str]:
     members = len(found.members)
     yield f"Group {found.group}, {members or 'no'} member{'' if members == 1 else 's'}"
     rows = [("task", "partition", "committed", "begin", "end", "left", "")]
-    for one in sorted(found.inputs.values(), key=lambda i: (i.task, i.place)):
-        committed = "none" if one.committed is None else str(one.committed.offset)
-        to = one.processed_to
-        left = "?" if to is None else str(one.end - max(to, one.begin))
-        tp = str(one.place)
-        rows.append((str(one.task), tp, committed, str(one.begin), str(one.end), left, one.note))
+    for input_ in sorted(found.inputs.values(), key=lambda i: (i.task, i.place)):
+        committed = "none" if input_.committed is None else str(input_.committed.offset)
+        to = input_.processed_to
+        left = "?" if to is None else str(input_.end - max(to, input_.begin))
+        tp = str(input_.place)
+        rows.append(
+            (str(input_.task), tp, committed, str(input_.begin), str(input_.end), left, input_.note)
+        )
     yield from _columns(rows)
     for name in found.missing:
         yield f"{name} does not exist"
@@ -340,7 +342,7 @@ def read_offsets(text: Iterable[str]) -> dict[TopicPartition, OffsetTarget]:
     >>> read_offsets(["lines,0,1500"])
     {TopicPartition(topic='lines', partition=0): OffsetTarget(kind='offset', number=1500)}
     """
-    found: dict[TopicPartition, OffsetTarget] = {}
+    targets: dict[TopicPartition, OffsetTarget] = {}
     for number, line in enumerate(text, 1):
         if not line.strip():
             continue
@@ -353,12 +355,12 @@ def read_offsets(text: Iterable[str]) -> dict[TopicPartition, OffsetTarget]:
                 "set"
             )
         tp = TopicPartition(parts[0], int(parts[1]))
-        if tp in found:
+        if tp in targets:
             raise ConfigError(
                 f"line {number} names {tp} a second time; nothing was set: leave one of them"
             )
-        found[tp] = OffsetTarget("offset", int(parts[2]))
-    return found
+        targets[tp] = OffsetTarget("offset", int(parts[2]))
+    return targets
 
 
 def _is_number(text: str) -> bool:
@@ -387,12 +389,12 @@ class InputOffsets:
         # Running workers always have open transactions; nothing can be set then anyway.
         committed = self._cluster.committed(self._group, decided=not members)
         names = [name for plan in self.plans for name in plan.topics.all_sources]
-        own = [name for plan in self.plans for name in _own_topics(plan)]
-        facts = describe_as(self._cluster, dict.fromkeys([*names, *own]))
+        own_topics = [name for plan in self.plans for name in _own_topics(plan)]
+        facts = describe_as(self._cluster, dict.fromkeys([*names, *own_topics]))
         tps = partitions_of(names, facts)
         begins = self._cluster.start_offsets(tps) if tps else {}
         ends = self._cluster.end_offsets(tps) if tps else {}
-        has_begun = any(name in facts for name in own)
+        has_begun = any(name in facts for name in own_topics)
         inputs = {
             tp: Input(
                 task=TaskId(plan.id, tp.partition),
@@ -420,14 +422,14 @@ class InputOffsets:
 
     def plan(self, choose: Callable[[GroupOffsets], Wanted]) -> MovePlan:
         """Plan changes to the targets that `choose` returns; nothing is changed."""
-        found = self.look()
-        wanted = choose(found)
+        group_offsets = self.look()
+        wanted = choose(group_offsets)
         times = {target for target in wanted.values() if target.kind == "time"}
         since: dict[TopicPartition, int] = {}
         for time in times:
             tps = [tp for tp, target in wanted.items() if target == time]
             since.update(self._cluster.offsets_for(time, tps))
-        return MovePlan.of(found, wanted, since)
+        return MovePlan.of(group_offsets, wanted, since)
 
     def carry_out(self, plan: MovePlan, look_again: Callable[[], MovePlan]) -> None:
         """Set the offsets of a confirmed plan; `look_again` plans again, to detect changes."""
@@ -506,23 +508,23 @@ def plan_skip(
     first_from: Callable[[TopicPartition, int], int | None],
 ) -> SkipPlan:
     """Plan the skip; `first_from` returns the first record at or after an offset."""
-    found = work.look()
-    found.chosen(tp.topic, [tp.partition])
-    there = found.inputs[tp]
-    found.refuse_changes()
+    group_offsets = work.look()
+    group_offsets.chosen(tp.topic, [tp.partition])
+    there = group_offsets.inputs[tp]
+    group_offsets.refuse_changes()
     reached = there.processed_to
     if there.committed is None or reached is None:
         note = f" ({there.note})" if there.note else ""
         raise ResetRefusedError(
-            f"the group {found.group} has no usable offset of {tp}{note}; set it with headrace "
-            f"offsets set --topic {tp.topic} --partition {tp.partition}, and then leave the record "
-            "out: --to beginning --process-again where the application has committed nothing yet. "
-            "Nothing was set"
+            f"the group {group_offsets.group} has no usable offset of {tp}{note}; set it with "
+            f"headrace offsets set --topic {tp.topic} --partition {tp.partition}, and then leave "
+            "the record out: --to beginning --process-again where the application has committed "
+            "nothing yet. Nothing was set"
         )
     if offset < max(reached, there.begin):
         raise ResetRefusedError(
-            f"the group {found.group} has already passed offset {offset} of {tp}: its offset is "
-            f"{reached}. Nothing was set"
+            f"the group {group_offsets.group} has already passed offset {offset} of {tp}: its "
+            f"offset is {reached}. Nothing was set"
         )
     if offset in left_out(OffsetMetadata.decode(there.committed.metadata).values):
         raise ResetRefusedError(f"offset {offset} of {tp} is already marked to be left out")
@@ -532,7 +534,7 @@ def plan_skip(
         raise ConfigError(f"{tp} has no record at offset {offset}, and {instead}; nothing was set")
     next_offset = first_from(tp, max(there.committed.offset, there.begin))
     assert next_offset is not None, "there is a record at the offset"
-    plan = SkipPlan(found, there, offset, next_offset)
+    plan = SkipPlan(group_offsets, there, offset, next_offset)
     _require_room(plan)
     return plan
 

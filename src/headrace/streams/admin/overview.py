@@ -105,22 +105,22 @@ class Overview:
 
     @property
     def inputs(self) -> list[InputLag]:
-        found = [one for task in self.tasks for one in task.inputs]
-        return sorted(found, key=lambda one: (one.task.sub_topology, one.place))
+        found = [input_ for task in self.tasks for input_ in task.inputs]
+        return sorted(found, key=lambda input_: (input_.task.sub_topology, input_.place))
 
     def skews(self) -> dict[int, SkewSnapshot]:
         """Return the skew in event time between the partitions of each sub-topology.
 
         A partition without a lag is idle. Sub-topologies without a skew are omitted.
         """
-        found = {}
+        skews = {}
         for sub, inputs in groupby(self.inputs, key=lambda one: one.task.sub_topology):
             some = list(inputs)
             times = {str(one.place): one.event_time_ms for one in some}
             skew = skew_of(times, {str(one.place) for one in some if not one.lag})
             if skew is not None and skew.extent > (False, 0):
-                found[sub] = skew
-        return found
+                skews[sub] = skew
+        return skews
 
     def without_worker(self) -> list[TaskId]:
         return [task.id for task in self.tasks if task.member is None]
@@ -148,16 +148,16 @@ def by_topic(inputs: Iterable[InputLag]) -> list[TopicLag]:
     (2, 7, 4)
     """
     groups: dict[tuple[int, str], list[InputLag]] = {}
-    for one in inputs:
-        groups.setdefault((one.task.sub_topology, one.place.topic), []).append(one)
+    for input_ in inputs:
+        groups.setdefault((input_.task.sub_topology, input_.place.topic), []).append(input_)
     return [
         TopicLag(
             sub_topology,
             topic,
             some[0].internal,
             len(some),
-            sum(one.lag for one in some),
-            max(one.lag for one in some),
+            sum(input_.lag for input_ in some),
+            max(input_.lag for input_ in some),
         )
         for (sub_topology, topic), some in groups.items()
     ]
@@ -170,12 +170,12 @@ def leads_of(
 ) -> dict[int, str]:
     """Prefer an assigned topic: after a rolling upgrade the group keeps the previous version's."""
     assigned = {tp.topic for tps in members.values() for tp in tps}
-    found = {}
+    partitions_found = {}
     for plan in plans:
         lead = plan.lead(partitions)
         kept = [topic for topic in plan.topics.all_sources if topic in assigned]
-        found[plan.id] = lead if lead in kept or not kept else kept[0]
-    return found
+        partitions_found[plan.id] = lead if lead in kept or not kept else kept[0]
+    return partitions_found
 
 
 def owner_of(
@@ -222,8 +222,8 @@ def look(application_id: str, plans: Sequence[SubPlan], cluster: AdminClient) ->
 
 
 def unmade_of(plans: Sequence[SubPlan], missing: Iterable[str]) -> tuple[str, ...]:
-    own = {topic.name for plan in plans for topic in plan.topics.repartition_sources}
-    return tuple(name for name in missing if name in own)
+    repartition_topics = {topic.name for plan in plans for topic in plan.topics.repartition_sources}
+    return tuple(name for name in missing if name in repartition_topics)
 
 
 def _inputs(
@@ -236,15 +236,15 @@ def _inputs(
 ) -> Iterator[InputLag]:
     internal = {topic.name for topic in plan.topics.repartition_sources}
     for tp in plan.inputs(task.partition, counts):
-        found = committed.get(tp)
+        offset = committed.get(tp)
         yield InputLag(
             task=task,
             place=tp,
             internal=tp.topic in internal,
-            committed=None if found is None else found.offset,
+            committed=None if offset is None else offset.offset,
             begin=begins[tp],
             end=ends[tp],
-            event_time_ms=-1 if found is None else event_time_of(found.metadata),
+            event_time_ms=-1 if offset is None else event_time_of(offset.metadata),
         )
 
 

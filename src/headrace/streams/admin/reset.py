@@ -109,13 +109,13 @@ def _edges(nodes: Iterable[Node]) -> Mapping[str, Sequence[Node]]:
     """Return the child nodes of each node, including nodes connected by a repartition topic."""
     nodes = tuple(nodes)
     readers = {t: n for n in nodes if n.as_source and n.internal for t in n.reads_topics}
-    found: dict[str, list[Node]] = defaultdict(list)
+    edges: dict[str, list[Node]] = defaultdict(list)
     for node in nodes:
         for parent in node.parents:
-            found[parent].append(node)
+            edges[parent].append(node)
         if node.internal and node.writes_topic in readers:
-            found[node.name].append(readers[node.writes_topic])
-    return found
+            edges[node.name].append(readers[node.writes_topic])
+    return edges
 
 
 def _owners(nodes: Iterable[Node]) -> Mapping[str, str]:
@@ -221,7 +221,7 @@ class OutsideTable:
 
     @classmethod
     def all_of(cls, application_id: str, plans: Sequence[SubPlan]) -> tuple[OutsideTable, ...]:
-        found = []
+        tables = []
         for plan in plans:
             node = plan.outside
             if node is None or node.writes_outside is None:
@@ -229,8 +229,8 @@ class OutsideTable:
             sink = node.writes_outside
             source = plan.topics.all_sources[0] if node.reads_directly else None
             name = f"{application_id}/{node.name}"
-            found.append(cls(node.name, _shown(sink), name, sink.keyed, source))
-        return tuple(found)
+            tables.append(cls(node.name, _shown(sink), name, sink.keyed, source))
+        return tuple(tables)
 
     def __str__(self) -> str:
         if self.source is not None:
@@ -323,10 +323,10 @@ class ApplicationTopics:
         topics = [plan.topics for plan in plans]
         repartitions = _each(topic.name for subs in topics for topic in subs.repartition_sources)
         changelogs = _each(topic.name for subs in topics for topic in subs.changelogs)
-        own = {*repartitions, *changelogs}
+        internal_topics = {*repartitions, *changelogs}
         sources = _each(name for subs in topics for name in subs.sources)
         sinks = {name for plan in plans for name in plan.sinks}
-        inputs = tuple(name for name in sources if name not in own)
+        inputs = tuple(name for name in sources if name not in internal_topics)
         return cls(
             inputs=inputs,
             repartitions=repartitions,
@@ -439,8 +439,8 @@ def committed_before(offset: CommittedOffset | None) -> int | None:
     if not offset.metadata.startswith(RESET_MARK):
         return offset.offset
     # Bytes may follow the JSON object: see `headrace.streams.kafka.offset_texts`.
-    said, _ = _JSON.raw_decode(offset.metadata.removeprefix(RESET_MARK).lstrip())
-    was = said.get("was")
+    document, _ = _JSON.raw_decode(offset.metadata.removeprefix(RESET_MARK).lstrip())
+    was = document.get("was")
     return None if was is None else int(was)
 
 
@@ -450,12 +450,12 @@ def moves(
     tps: Iterable[TopicPartition],
 ) -> tuple[InputReset, ...]:
     """Return the move of each input partition; without a target it keeps its committed offset."""
-    found = []
+    resets = []
     for tp in tps:
         offset = committed.get(tp)
         before = committed_before(offset)
-        found.append(InputReset(tp, before, targets.get(tp, before), _skipped(offset)))
-    return tuple(found)
+        resets.append(InputReset(tp, before, targets.get(tp, before), _skipped(offset)))
+    return tuple(resets)
 
 
 def _skipped(offset: CommittedOffset | None) -> tuple[int, ...]:
@@ -557,8 +557,8 @@ def _columns(moved: Sequence[InputReset], tables: AbstractSet[str]) -> Iterator[
 
 
 def _listed(names: Iterable[str]) -> Iterator[str]:
-    found = [f"  {name}" for name in names]
-    yield from found or ["  none"]
+    lines = [f"  {name}" for name in names]
+    yield from lines or ["  none"]
 
 
 _LOOK_AGAIN_S = 0.1

@@ -109,7 +109,7 @@ class CommittedRecords:
     def _read(
         self, starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
     ) -> set[TopicPartition]:
-        found: set[TopicPartition] = set()
+        with_records: set[TopicPartition] = set()
         left = dict(starts)
         give_up_at_s = self._clock.monotonic_s() + self._timeout_s
         consumer = self._make_consumer()
@@ -119,7 +119,7 @@ class CommittedRecords:
                 batches = consumer.poll(_RECORDS, _POLL_S)
                 positions = consumer.positions(list(left))
                 over = [p for p in left if p in batches or positions.get(p, -1) >= ends[p]]
-                found |= batches.keys() & left.keys()
+                with_records |= batches.keys() & left.keys()
                 consumer.remove(over)
                 for tp in over:
                     del left[tp]
@@ -130,7 +130,7 @@ class CommittedRecords:
                     )
         finally:
             consumer.close(leave=False)
-        return found
+        return with_records
 
 
 # Detection of lost offsets of the whole application, before a worker joins its group.
@@ -223,24 +223,24 @@ class LostGroup:
         if not any(self._counted.values()):
             return frozenset()
         counts = {topic.name: topic.partitions for topic in plan.internal}
-        counts |= {name: found.partitions for name, found in facts.items()}
+        counts |= {name: offsets.partitions for name, offsets in facts.items()}
         tasks = list(_tasks(self._plans, counts))
         there = {tp for task in tasks for tp in task.inputs if tp.topic in facts}
-        found = self._offsets.committed_at(self._group, sorted(there), decided=False)
-        if len(found) == len(there) or _is_marked(found):
+        offsets = self._offsets.committed_at(self._group, sorted(there), decided=False)
+        if len(offsets) == len(there) or _is_marked(offsets):
             return frozenset()
-        lost = self._lost(tasks, found)
-        shown = self._shown(admin, lost, found, facts)
-        if not shown.of(lost, found):
+        lost = self._lost(tasks, offsets)
+        shown = self._shown(admin, lost, offsets, facts)
+        if not shown.of(lost, offsets):
             return frozenset()
         asked = {tp for tps in lost.values() for tp in tps} & there
         if not self._config.exactly_once:
             self._records.pause()  # rows are written shortly before offsets
-        found |= self._offsets.committed_at(self._group, sorted(asked), decided=True)
-        lost = self._lost(shown.of(lost, found), found)
-        if lost and not any(_has_progress(sub, found) for sub in self._plans):
+        offsets |= self._offsets.committed_at(self._group, sorted(asked), decided=True)
+        lost = self._lost(shown.of(lost, offsets), offsets)
+        if lost and not any(_has_progress(sub, offsets) for sub in self._plans):
             # All offsets are lost: tasks without proof have lost theirs, too.
-            lost = {t: p for t, p in self._lost(tasks, found).items() if self._of(t).has_state}
+            lost = {t: p for t, p in self._lost(tasks, offsets).items() if self._of(t).has_state}
         tps = {tp for some in lost.values() for tp in some} & there
         if tps:
             self._meet(admin, lost, tps, facts)
@@ -449,10 +449,10 @@ class StartCheck:
         if self._described is not None:
             internal = [topic.name for topic in plan.internal]
             require_own_topics(self._group, internal, admin.groups(), self._described)
-        told = self.look_for_offsets(admin, plan, facts)
+        reported = self.look_for_offsets(admin, plan, facts)
         if plan.create:
             self(admin, plan)
-        return told
+        return reported
 
     def __call__(self, admin: AdminClient, plan: TopicPlan) -> None:
         """Raise if topics to create were deleted, or if an unknown topology's topics exist."""
@@ -504,11 +504,11 @@ class StartCheck:
         read: Sequence[SubPlan], texts: Mapping[str, Sequence[str]], new: Sequence[str]
     ) -> list[str]:
         """Return the new topics that already existed when offsets were committed."""
-        found = []
+        changelogs_found = []
         for sub in read:
             changelogs = [name for name in sub.changelogs.values() if name in new]
-            found += known_changelogs(committed_numbers(_of(sub, texts)), changelogs)
-        return found
+            changelogs_found += known_changelogs(committed_numbers(_of(sub, texts)), changelogs)
+        return changelogs_found
 
     def _lost(self, sub: SubPlan) -> list[str]:
         """Return the changelogs of a sub-topology that must have existed."""
@@ -535,14 +535,14 @@ class StartCheck:
             f"an older version, or to another application whose id begins with {self._group}"
         )
         lists = {"claimed": claimed, "new": new, "unclaimed": unclaimed}
-        told = [f"{kind}: {', '.join(names) or 'none'}" for kind, names in lists.items()]
-        raise TopologyChangedError([what, *told], code)
+        lines = [f"{kind}: {', '.join(names) or 'none'}" for kind, names in lists.items()]
+        raise TopologyChangedError([what, *lines], code)
 
     def _unclaimed(self, admin: AdminClient) -> list[str]:
         """Return unclaimed internal topics, without topics of applications with a longer id."""
-        found = ApplicationTopics.of(self._plans).leftovers(self._group, admin.names())
+        leftovers = ApplicationTopics.of(self._plans).leftovers(self._group, admin.names())
         longer = [g for g in admin.groups() if g.startswith(f"{self._group}-")]
-        return [name for name in found if not any(is_topic_of(g, name) for g in longer)]
+        return [name for name in leftovers if not any(is_topic_of(g, name) for g in longer)]
 
 
 def _of(sub: SubPlan, texts: Mapping[str, Sequence[str]]) -> list[str]:

@@ -89,17 +89,17 @@ def of_application(
         'Read on the topic orders'
     """
     named = {"source": tuple(sources), "output": tuple(outputs)}
-    found: list[Right] = []
+    rights: list[Right] = []
     for needed in TABLE:
         for operation in needed.operations:
             if needed.subject in named:
-                found += [Right(operation, "topic", name) for name in named[needed.subject]]
+                rights += [Right(operation, "topic", name) for name in named[needed.subject]]
             elif needed.subject == "cluster":
-                found.append(Right(operation, "cluster"))
+                rights.append(Right(operation, "cluster"))
             else:
                 resource = _RESOURCE[needed.subject]
-                found.append(Right(operation, resource, application_id, is_prefix=True))
-    return found
+                rights.append(Right(operation, resource, application_id, is_prefix=True))
+    return rights
 
 
 _RESOURCE: Mapping[str, Resource] = {

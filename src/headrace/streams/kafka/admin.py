@@ -235,8 +235,10 @@ class LiveAdmin:
 
     def groups(self) -> frozenset[str]:
         try:
-            found = self._client.list_consumer_groups(request_timeout=self._request_s)
-            return frozenset(group.group_id for group in answered(found, 2 * self._request_s).valid)
+            future = self._client.list_consumer_groups(request_timeout=self._request_s)
+            return frozenset(
+                group.group_id for group in answered(future, 2 * self._request_s).valid
+            )
         except KafkaException:
             return frozenset()
 
@@ -277,10 +279,10 @@ class LiveAdmin:
         """Return the first offset with a timestamp at or after a time; None if no record has it."""
         spec = _kafka.OffsetSpec.for_timestamp(timestamp_ms)
         # -1 is a valid answer: no record has that time or a later time.
-        found = self._list_offsets(
+        offsets = self._list_offsets(
             "find a time in", partitions, spec, least=-1, committed=committed
         )
-        return {tp: None if offset < 0 else offset for tp, offset in found.items()}
+        return {tp: None if offset < 0 else offset for tp, offset in offsets.items()}
 
     def _list_offsets(
         self,
@@ -304,10 +306,10 @@ class LiveAdmin:
                 )
             )
 
-        found = self._ask(
+        results = self._ask(
             action, partitions, send, quick=True, usable=lambda result: result.offset >= least
         )
-        return {tp: result.offset for tp, result in found.items()}
+        return {tp: result.offset for tp, result in results.items()}
 
     def delete_records(self, before: Mapping[TopicPartition, int]) -> None:
         def send(some: list[TopicPartition], request_s: float) -> dict[TopicPartition, Future[Any]]:
@@ -376,14 +378,14 @@ class LiveAdmin:
             raise FatalClientError(
                 f"cannot describe the group {group}: {error.args[0].str()}; ask again later"
             ) from error
-        found = next((one for one in listed if one.id == group and one.error is None), None)
-        return GroupState("dead", {}) if found is None else _state_of(found)
+        listing = next((one for one in listed if one.id == group and one.error is None), None)
+        return GroupState("dead", {}) if listing is None else _state_of(listing)
 
     def assigned(self, group: str) -> frozenset[TopicPartition] | None:
-        found = self._listed(group)
-        if found.state != "stable":
+        listing = self._listed(group)
+        if listing.state != "stable":
             return None
-        return frozenset(tp for tps in found.members.values() for tp in tps)
+        return frozenset(tp for tps in listing.members.values() for tp in tps)
 
     def committed_offsets(
         self, group: str, partitions: Iterable[TopicPartition]
@@ -504,15 +506,15 @@ class LiveAdmin:
 
 
 def _ids(futures: Mapping[str, Future[Any]], timeout_s: float) -> Mapping[str, str] | None:
-    found = {}
+    ids = {}
     until_s = time.monotonic() + timeout_s
     for name, future in futures.items():
         try:
-            found[name] = str(answered(future, until_s - time.monotonic()).topic_id)
+            ids[name] = str(answered(future, until_s - time.monotonic()).topic_id)
         except KafkaException as error:
             if error.args[0].code() not in GONE:
                 return None
-    return found
+    return ids
 
 
 def _state_of(listed: Any) -> GroupState:

@@ -84,9 +84,9 @@ def _sentence(problem: str, settings: Mapping[str, Any]) -> tuple[str, str]:
     """Return the error of the client, and a message that names the client and the fix."""
     prefix, _, text = problem.partition(": ")
     what = _PREAMBLE.sub("", text)
-    for given, own in _OWN_NAMES.items():
-        if given in settings and own not in settings:
-            what = what.replace(f'"{own}"', f'"{given}"')
+    for given, own_name in _OWN_NAMES.items():
+        if given in settings and own_name not in settings:
+            what = what.replace(f'"{own_name}"', f'"{given}"')
     advice = ""
     file = _FILE.match(what)
     if "GSSAPI" in what:

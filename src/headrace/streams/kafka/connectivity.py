@@ -122,17 +122,17 @@ refused
         >>> read_failure("1/1 brokers are down") is None
         True
     """
-    found = _LINE.fullmatch(text.strip())
-    if found is None:
+    match = _LINE.fullmatch(text.strip())
+    if match is None:
         return None
-    reason = found["reason"]
+    reason = match["reason"]
     connects = reason.startswith("Connect to ")  # the reported state varies
-    tried = _TRIED.get("CONNECT" if connects else found["state"] or "", "to use it")
-    kind = _kind(reason, found["state"] or "")
+    tried = _TRIED.get("CONNECT" if connects else match["state"] or "", "to use it")
+    kind = _kind(reason, match["state"] or "")
     size = _RESPONSE.search(reason)
     if size is not None:
         kind, reason = "stranger", SAYS[seen_in(int(size[1]).to_bytes(4))]
-    return BrokerFailure(found["address"], tried, _GUESS.sub("", reason), kind)
+    return BrokerFailure(match["address"], tried, _GUESS.sub("", reason), kind)
 
 
 def _kind(reason: str, state: str) -> Kind:
@@ -338,20 +338,20 @@ def _settings_of(prefix: str) -> Iterator[None]:
 
 def _with_callbacks(config: Mapping[str, Any], contact: BrokerState) -> dict[str, Any]:
     """Add callbacks, which also call the callbacks of the user, and reveal secrets."""
-    found = revealed(config)
-    user_callback = found.get("error_cb")
+    settings = revealed(config)
+    user_callback = settings.get("error_cb")
 
     def on_error(error: KafkaError) -> None:
         contact.on_error(error)
         if user_callback is not None:
             user_callback(error)
 
-    found["error_cb"] = on_error
-    if "bootstrap.servers" in found:
-        found["bootstrap.servers"] = ",".join(servers_of(found, contact.known_brokers()))
-    if "logger" not in found:
-        found["logger"] = _LibrdkafkaLog(contact)
-    return found
+    settings["error_cb"] = on_error
+    if "bootstrap.servers" in settings:
+        settings["bootstrap.servers"] = ",".join(servers_of(settings, contact.known_brokers()))
+    if "logger" not in settings:
+        settings["logger"] = _LibrdkafkaLog(contact)
+    return settings
 
 
 def servers_of(config: Mapping[str, Any], known_brokers: Sequence[str]) -> list[str]:
@@ -548,8 +548,8 @@ class BrokerState:
 
     def why(self) -> str:
         """Return the failures as a suffix of an error message."""
-        found = "; ".join(map(str, self.failures))
-        return f" ({found})" if found else ""
+        failures = "; ".join(map(str, self.failures))
+        return f" ({failures})" if failures else ""
 
     def forget(self) -> None:
         self._failures.clear()
@@ -606,13 +606,13 @@ class _Probe:
 
     def final(self, now_s: float) -> BrokerFailure | None:
         """Return a failure that retries cannot fix, if it is certain."""
-        found = next((failure for failure in self.brokers.failures if failure.is_final), None)
-        if found is None:
+        failure = next((failure for failure in self.brokers.failures if failure.is_final), None)
+        if failure is None:
             return None
         if self._final_s is None:
             self._final_s = now_s
         sure = len(self._servers) == 1 or now_s - self._final_s >= _FINAL_AFTER_S
-        return found if sure else None
+        return failure if sure else None
 
 
 def _address(node: Any) -> str:

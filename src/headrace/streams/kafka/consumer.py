@@ -218,8 +218,8 @@ class LiveConsumer:
             if self._contact.is_given_up():
                 raise StopRequestedError(f"stopped while waiting for: topic {topic}")
             with contextlib.suppress(KafkaException):
-                found = self._client.list_topics(topic, timeout=_METADATA_S).topics.get(topic)
-                if found is not None and partition in found.partitions:
+                metadata = self._client.list_topics(topic, timeout=_METADATA_S).topics.get(topic)
+                if metadata is not None and partition in metadata.partitions:
                     raise TaskMigratedError(
                         f"{topic}-{partition} exists, but a broker did not know it yet"
                     )
@@ -244,14 +244,14 @@ class LiveConsumer:
         self, partitions: Sequence[TopicPartition], timeout_s: float
     ) -> Mapping[TopicPartition, CommittedOffset | None] | None:
         try:
-            found = self._client.committed(_positions(partitions), timeout_s)
+            offsets = self._client.committed(_positions(partitions), timeout_s)
         except KafkaException as error:
             # An undecided transaction appears as a timeout that is marked not retriable.
             if reaction_to(error.args[0], "consumer") is Reaction.RETRY:
                 return None
             _raise(error.args[0], "committed offsets", self._config)
         result: dict[TopicPartition, CommittedOffset | None] = {}
-        for position in found:
+        for position in offsets:
             if position.error is not None:
                 if reaction_to(position.error, "query") is Reaction.RETRY:
                     return None
@@ -271,8 +271,8 @@ class LiveConsumer:
         """
         if self._is_called_back:
             return {}
-        found = self._client.position(_positions(partitions))
-        return {tp_of(position): position.offset for position in found if position.offset >= 0}
+        positions = self._client.position(_positions(partitions))
+        return {tp_of(position): position.offset for position in positions if position.offset >= 0}
 
     def lag(self, tp: TopicPartition, next_offset: int) -> int | None:
         """Return None until the first fetch response of the partition."""

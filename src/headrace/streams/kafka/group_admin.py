@@ -49,11 +49,11 @@ class GroupAdmin(LiveAdmin):
 
     def group_state(self, group: str) -> GroupState:
         """Raise GroupDeniedError without the ACL to see the group, and see `LiveAdmin`."""
-        found = super().group_state(group)
-        if found.state == "dead":
+        state = super().group_state(group)
+        if state.state == "dead":
             # A group without an ACL is not listed; only this request raises the denial.
             self._await_coordinator(group)
-        return found
+        return state
 
     def _await_coordinator(self, group: str) -> None:
         self._ask(
@@ -71,10 +71,10 @@ class GroupAdmin(LiveAdmin):
         give_up_at = time.monotonic() + self._timeout_s
         while True:
             listed = self._committed(group, decided=decided)
-            found = [p for p in listed if only is None or tp_of(p) in only]
-            failed = [p for p in found if p.error is not None]
+            offsets = [p for p in listed if only is None or tp_of(p) in only]
+            failed = [p for p in offsets if p.error is not None]
             if not failed:
-                return offsets_of(found)
+                return offsets_of(offsets)
             if time.monotonic() >= give_up_at:
                 raise _undecided(group, failed)
             time.sleep(_LOOK_AGAIN_S)
@@ -88,8 +88,8 @@ class GroupAdmin(LiveAdmin):
         """Return the partitions whose offset an open transaction may change."""
         # Partitions without a committed offset are included only if they are named.
         named = [confluent_kafka.TopicPartition(*tp) for tp in tps]
-        found = self._committed(group, decided=True, named=named) if named else []
-        return [tp_of(p) for p in found if p.error is not None]
+        offsets = self._committed(group, decided=True, named=named) if named else []
+        return [tp_of(p) for p in offsets if p.error is not None]
 
     def _committed(self, group: str, *, decided: bool, named: list[Any] | None = None) -> list[Any]:
         # librdkafka crashes the process if the broker that receives the offset request is not the
@@ -111,11 +111,11 @@ class GroupAdmin(LiveAdmin):
         if not offsets:
             return
         give_up_at = time.monotonic() + self._timeout_s
-        while _is_passing(found := self._altered(group, offsets)):
+        while _is_passing(results := self._altered(group, offsets)):
             if time.monotonic() >= give_up_at:
                 break
             time.sleep(_LOOK_AGAIN_S)
-        for tp in found:
+        for tp in results:
             if tp.error is None:
                 continue
             what = f"cannot set the offset of {tp.topic}-{tp.partition}: {tp.error.str()}"
@@ -138,7 +138,7 @@ class GroupAdmin(LiveAdmin):
         return list(answers[group].topic_partitions)
 
     def layout(self, topic: str) -> list[PartitionReplicas]:
-        found = self._described([topic])[topic]
+        description = self._described([topic])[topic]
         return [
             PartitionReplicas(
                 one.id,
@@ -146,7 +146,7 @@ class GroupAdmin(LiveAdmin):
                 tuple(node.id for node in one.replicas),
                 tuple(node.id for node in one.isr),
             )
-            for one in sorted(found.partitions, key=lambda one: one.id)
+            for one in sorted(description.partitions, key=lambda one: one.id)
         ]
 
     def delete_groups(self, names: Iterable[str]) -> None:
@@ -165,8 +165,8 @@ class GroupAdmin(LiveAdmin):
         name = "transaction.max.timeout.ms"
         try:
             brokers = self._client.list_topics(timeout=self._request_s).brokers
-            found = answered(self._ask_broker(min(brokers)), 2 * self._request_s)
-            return int(found[name].value)
+            config = answered(self._ask_broker(min(brokers)), 2 * self._request_s)
+            return int(config[name].value)
         except (KafkaException, KeyError, TypeError, ValueError):
             return _TRANSACTION_MAX_MS
 
@@ -200,12 +200,12 @@ class GroupAdmin(LiveAdmin):
             return starts
         if target.kind == "latest":
             return ends
-        found: dict[TopicPartition, int | None] = dict.fromkeys(asked, target.number)
+        offsets: dict[TopicPartition, int | None] = dict.fromkeys(asked, target.number)
         if target.kind == "time":
-            found = self.offsets_at(asked, target.number, committed=False)
+            offsets = self.offsets_at(asked, target.number, committed=False)
         return {
             tp: ends[tp] if offset is None or offset < 0 else min(max(offset, starts[tp]), ends[tp])
-            for tp, offset in found.items()
+            for tp, offset in offsets.items()
         }
 
 

@@ -58,10 +58,10 @@ def topic_options(tps: Iterable[TopicPartition], counts: Mapping[str, int]) -> s
 
 
 def _by_topic(tps: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    found: dict[str, list[int]] = {}
+    partitions_found: dict[str, list[int]] = {}
     for tp in sorted(set(tps)):
-        found.setdefault(tp.topic, []).append(tp.partition)
-    return found
+        partitions_found.setdefault(tp.topic, []).append(tp.partition)
+    return partitions_found
 
 
 def _ranges(numbers: Iterable[int]) -> str:

@@ -115,10 +115,10 @@ def fault_of(code: int, host: str) -> CertificateFault | None:
     >>> fault_of(62, "kafka-1").reason
     'it is not for the name kafka-1'
     """
-    found = _BY_CODE.get(code)
-    if found is None:
+    fault = _BY_CODE.get(code)
+    if fault is None:
         return None
-    return CertificateFault(found.reason.format(host=host), found.advice)
+    return CertificateFault(fault.reason.format(host=host), fault.advice)
 
 
 # Check of an address that does not answer like a broker, for an error message.
@@ -136,13 +136,13 @@ _API_VERSIONS = struct.pack(">hh4sh", 18, 0, CORRELATION, len(_CLIENT_ID)) + _CL
 
 def look(address: str, *, timeout_s: float = 1.0) -> Seen:
     """Classify the server at an address; `timeout_s` applies up to twice."""
-    place = _place(address)
+    host_port = _place(address)
     try:
-        data = _answer(place, timeout_s)
+        data = _answer(host_port, timeout_s)
     except OSError:
         return "nothing"
     seen = "closes" if data is None else seen_in(data)
-    if seen in ("closes", "silent") and _speaks_tls(place, timeout_s):
+    if seen in ("closes", "silent") and _speaks_tls(host_port, timeout_s):
         return "tls"
     return seen
 
@@ -154,16 +154,16 @@ def look_at_certificate(
 
     Only the trust settings of `config` are used; `timeout_s` bounds connection and handshake each.
     """
-    place = _place(address)
+    host_port = _place(address)
     try:
         context = _trusting(config)
         with (
-            socket.create_connection(place, timeout_s) as there,
-            context.wrap_socket(there, server_hostname=place[0]),
+            socket.create_connection(host_port, timeout_s) as there,
+            context.wrap_socket(there, server_hostname=host_port[0]),
         ):
             return None
     except ssl.SSLCertVerificationError as error:
-        return fault_of(error.verify_code, place[0])
+        return fault_of(error.verify_code, host_port[0])
     except (OSError, ValueError):
         return None
 

@@ -311,8 +311,8 @@ class LiveProducer:
         if reaction is Reaction.MISCONFIGURED:
             raise wrong_setting(cause, f"producer, {call}") from error
         if reaction is Reaction.REFUSED:
-            found = _REFUSED_AT.search(cause.str())
-            topic, partition = (found[1], int(found[2])) if found else (None, None)
+            match = _REFUSED_AT.search(cause.str())
+            topic, partition = (match[1], int(match[2])) if match else (None, None)
             raise self._refused(cause, topic, partition) from error
         kind = _RAISED.get(reaction, FatalClientError)
         if kind is OutcomeUnknownError:

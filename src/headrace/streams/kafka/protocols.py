@@ -305,19 +305,19 @@ def places_in(assignment: bytes) -> tuple[TopicPartition, ...]:
     """
     if not assignment:
         return ()
-    found, at = [], _HEAD.size
+    tps, position = [], _HEAD.size
     _, topics = _HEAD.unpack_from(assignment)
     for _ in range(topics):
-        (length,) = _LENGTH.unpack_from(assignment, at)
-        at += _LENGTH.size
-        topic = assignment[at : at + length].decode()
-        at += length
-        (count,) = _NUMBER.unpack_from(assignment, at)
-        at += _NUMBER.size
+        (length,) = _LENGTH.unpack_from(assignment, position)
+        position += _LENGTH.size
+        topic = assignment[position : position + length].decode()
+        position += length
+        (count,) = _NUMBER.unpack_from(assignment, position)
+        position += _NUMBER.size
         for _ in range(count):
-            found.append(TopicPartition(topic, *_NUMBER.unpack_from(assignment, at)))
-            at += _NUMBER.size
-    return tuple(sorted(found))
+            tps.append(TopicPartition(topic, *_NUMBER.unpack_from(assignment, position)))
+            position += _NUMBER.size
+    return tuple(sorted(tps))
 
 
 # Descriptions of topics, and topics to create.

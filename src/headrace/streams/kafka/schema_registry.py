@@ -116,9 +116,9 @@ class SchemaRegistry:
 
 def _secrets(url: str, settings: Mapping[str, Any]) -> list[str]:
     """Return the secrets in URL and settings, and the parts of them that texts may show."""
-    found = url_secrets(url)
+    secrets = url_secrets(url)
     for value in settings.values():
         if isinstance(value, Secret) and isinstance(value.reveal(), str):
             text = value.reveal()
-            found += [text, *text.split(":", 1)[1:]]
-    return found
+            secrets += [text, *text.split(":", 1)[1:]]
+    return secrets

@@ -89,10 +89,10 @@ class TopicReader:
     def _require_there(self, topics: Iterable[str]) -> None:
         for topic in topics:
             try:
-                found = self._client.list_topics(topic, timeout=_LOOK_S).topics[topic]
+                metadata = self._client.list_topics(topic, timeout=_LOOK_S).topics[topic]
             except KafkaException:
                 continue  # no broker answers
-            if found.error is not None and found.error.code() in GONE:
+            if metadata.error is not None and metadata.error.code() in GONE:
                 raise MissingTopicError(
                     f"topic {topic} was deleted while it was read", topics=[topic]
                 )

@@ -194,15 +194,15 @@ class Counters:
 
     def ran(self, task: TaskId, records: int, *, oldest_ms: int) -> None:
         """Count a processed batch of a task; `oldest_ms` is negative if unknown."""
-        own = self.tasks.get(task)
-        if own is None:
-            own = self.tasks[task] = TaskCounters()
-        own.processed += records
-        own.open += records
+        counters = self.tasks.get(task)
+        if counters is None:
+            counters = self.tasks[task] = TaskCounters()
+        counters.processed += records
+        counters.open += records
         self.processed += records
         self.open += records
-        if oldest_ms >= 0 and (own.oldest_ms is None or oldest_ms < own.oldest_ms):
-            own.oldest_ms = oldest_ms
+        if oldest_ms >= 0 and (counters.oldest_ms is None or oldest_ms < counters.oldest_ms):
+            counters.oldest_ms = oldest_ms
 
     def ending(self, commit_id: int, began: Callable[[], Began]) -> None:
         """Record that a commit was requested; `began` is called if its outcome is unknown."""
@@ -212,16 +212,16 @@ class Counters:
         self.commits += 1
         self._ending = None
         for task in tasks:
-            own = self.tasks.get(task)
-            if own is None:
+            counters = self.tasks.get(task)
+            if counters is None:
                 continue
-            own.committed += own.open
-            self.records_committed += own.open
-            self.open -= own.open
-            own.open = 0
-            if own.oldest_ms is not None:
-                self._latency_of(task).add(max(0, now_ms - own.oldest_ms) / 1000)
-                own.oldest_ms = None
+            counters.committed += counters.open
+            self.records_committed += counters.open
+            self.open -= counters.open
+            counters.open = 0
+            if counters.oldest_ms is not None:
+                self._latency_of(task).add(max(0, now_ms - counters.oldest_ms) / 1000)
+                counters.oldest_ms = None
 
     def in_doubt(self) -> bool:
         """Record an unknown outcome; return whether the transaction may have been committed."""
@@ -240,8 +240,8 @@ class Counters:
                 # A transaction contains the work of all tasks.
                 self._doubts.remove(doubt)
                 self.commits += 1
-                for one, records in doubt.records.items():
-                    self.tasks[one].committed += records
+                for task_id, records in doubt.records.items():
+                    self.tasks[task_id].committed += records
                     self.records_committed += records
             elif commit_id == doubt.began[task]:
                 self._doubts.remove(doubt)
@@ -251,8 +251,8 @@ class Counters:
         """Record that everything since the last commit was aborted."""
         self._ending = None
         self.open = 0
-        for own in self.tasks.values():
-            own.open, own.oldest_ms = 0, None
+        for counters in self.tasks.values():
+            counters.open, counters.oldest_ms = 0, None
 
     def reacted(self, how: str) -> None:
         self.reactions[how] = self.reactions.get(how, 0) + 1

@@ -60,9 +60,9 @@ class Sketch:
         self._commits += 1
         counts = self._counts
         for key in looked:
-            found = counts.get(key)
-            if found is not None:
-                counts[key] = (found[0] + every, found[1])
+            counted = counts.get(key)
+            if counted is not None:
+                counts[key] = (counted[0] + every, counted[1])
             elif len(key) <= KEY_BYTES_MAX:
                 self._take(key, every)
 
@@ -93,11 +93,11 @@ class Sketch:
         heapify(self._heap)
 
     def most(self, number: int) -> tuple[HotKey, ...]:
-        found = sorted(self._counts.items(), key=lambda one: (-one[1][0], one[0]))[:number]
+        largest = sorted(self._counts.items(), key=lambda one: (-one[1][0], one[0]))[:number]
         commits = max(self._commits, 1.0)
         return tuple(
             HotKey(key=key, share=min(1.0, count / commits), max_error=min(1.0, over / commits))
-            for key, (count, over) in found
+            for key, (count, over) in largest
         )
 
 

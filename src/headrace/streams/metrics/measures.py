@@ -99,7 +99,7 @@ class SentRecords:
     def attach(self, settings: Mapping[str, Any]) -> dict[str, Any]:
         """Return the settings of the next producer; its own statistics callback is called, too."""
         self._before, self._present = self._before + self._present, Counter()
-        own: Callable[[str], object] | None = settings.get("stats_cb")
+        user_callback: Callable[[str], object] | None = settings.get("stats_cb")
 
         def on_statistics(text: str) -> None:
             topics = _decode_statistics(text).topics
@@ -109,8 +109,8 @@ class SentRecords:
             }
             # A producer also knows topics of which it has only requested metadata.
             self._present = Counter({name: count for name, count in sent.items() if count})
-            if own is not None:
-                own(text)
+            if user_callback is not None:
+                user_callback(text)
 
         every = settings.get("statistics.interval.ms") or SENT_EVERY_MS
         return {**settings, "statistics.interval.ms": every, "stats_cb": on_statistics}

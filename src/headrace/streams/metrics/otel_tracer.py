@@ -55,9 +55,9 @@ class OtelTracer:
                     self._remember(value)
 
     def _remember(self, value: bytes | None) -> None:
-        found = _W3C.fullmatch(value or b"")
-        if found is not None:
-            trace, span, flags = (int(part, 16) for part in found.groups()[:3])
+        match = _W3C.fullmatch(value or b"")
+        if match is not None:
+            trace, span, flags = (int(part, 16) for part in match.groups()[:3])
             if trace and span:
                 self._parents[trace, span] = flags
 

@@ -392,14 +392,14 @@ class ApplicationSnapshot:
     @property
     def running(self) -> tuple[WorkerSnapshot, ...]:
         """Snapshots of workers with a process; an ended worker has no tasks."""
-        found = (view.snapshot for view in self.workers if view.pid is not None)
-        return tuple(facts for facts in found if facts is not None)
+        snapshots = (view.snapshot for view in self.workers if view.pid is not None)
+        return tuple(facts for facts in snapshots if facts is not None)
 
     @property
     def tasks(self) -> tuple[TaskSnapshot, ...]:
         """Tasks of all workers, in order."""
-        found = [task for facts in self.running for task in facts.tasks]
-        return tuple(sorted(found, key=lambda task: (task.sub_topology, task.partition)))
+        tasks = [task for facts in self.running for task in facts.tasks]
+        return tuple(sorted(tasks, key=lambda task: (task.sub_topology, task.partition)))
 
     @property
     def inputs(self) -> tuple[InputSnapshot, ...]:
@@ -449,9 +449,9 @@ def embedded(
     snapshot: WorkerSnapshot | None,
     added: Sequence[WorkerView] = (),
 ) -> ApplicationSnapshot:
-    own = WorkerView(index=0, state=state, pid=os.getpid(), restarts=0, snapshot=snapshot)
+    view = WorkerView(index=0, state=state, pid=os.getpid(), restarts=0, snapshot=snapshot)
     return ApplicationSnapshot(
-        application=application, version=__version__, topology=digest, workers=(own, *added)
+        application=application, version=__version__, topology=digest, workers=(view, *added)
     )
 
 

@@ -73,8 +73,8 @@ class MirrorCluster(GroupAdmin):
             futures = self._client.describe_configs(resources, request_timeout=request_s)
             return {resource.name: future for resource, future in futures.items()}
 
-        found: dict[str, Any] = self._ask("describe the configs of", [topic], send)[topic]
-        return found
+        configs: dict[str, Any] = self._ask("describe the configs of", [topic], send)[topic]
+        return configs
 
     def create_fitting(self, topic: NewTopic) -> dict[str, str]:
         """Create a topic without configs that this cluster rejects; return these with reasons."""
@@ -106,7 +106,7 @@ class MirrorCluster(GroupAdmin):
 
     def _refused(self, topic: NewTopic) -> dict[str, str]:
         """Return the rejected configs, each with the reason; configs are validated separately."""
-        found: dict[str, str] = {}
+        refused: dict[str, str] = {}
         for name, value in topic.config.items():
             new = _kafka.NewTopic(
                 topic.name,
@@ -124,8 +124,8 @@ class MirrorCluster(GroupAdmin):
                 # Temporary errors are not rejections: the topic would lack this config.
                 if cause.code() not in REFUSED:
                     break
-                found[name] = cause.str()
-        return found
+                refused[name] = cause.str()
+        return refused
 
 
 def fitting(config: Mapping[str, str], replicas: int) -> tuple[dict[str, str], dict[str, str]]:

@@ -201,8 +201,8 @@ class Mirror:
         topic = table_of(self._name)
         if topic not in target.cluster.describe([topic]):
             target.cluster.create([new_table(topic, self._replication_factor)])
-        found = target.cluster.describe([topic]).get(topic)
-        if found is not None and found.cleanup_policy not in (None, {"compact"}):
+        table_topic = target.cluster.describe([topic]).get(topic)
+        if table_topic is not None and table_topic.cleanup_policy not in (None, {"compact"}):
             raise ConfigError(
                 f"cleanup.policy of topic {topic} of {target.name} would delete the positions of "
                 f"mirror {self._name}. Set it to compact, or use another --name."

@@ -185,8 +185,8 @@ class Mover:
             noted = table.groups.get(group, {})
             return {tp: offset for tp, offset in noted.items() if tp.topic in topics}
         _require_no_members(side, group)
-        found = side.cluster.committed(group, decided=True)
-        return {tp: one.offset for tp, one in found.items() if tp.topic in topics}
+        offsets = side.cluster.committed(group, decided=True)
+        return {tp: one.offset for tp, one in offsets.items() if tp.topic in topics}
 
     def _moved(
         self, table: Table, topics: Mapping[str, str], tp: TopicPartition, offset: int

@@ -60,7 +60,7 @@ def begins_of(
 ) -> dict[TopicPartition, int]:
     """Return the source offsets at which to continue; raise RecordsLostError if they are gone."""
     starts, ends = side.cluster.start_offsets(blocks), side.cluster.end_offsets(blocks)
-    found = {}
+    begins = {}
     for tp, copied in blocks.items():
         begin, end, position = starts[tp], ends[tp], copied.position
         is_new = not (copied.position or copied.last or copied.ends)
@@ -70,8 +70,8 @@ def begins_of(
             get_logger().warning(
                 "records_lost", place=str(tp), first=position, last=begin - 1, cluster=side.name
             )
-        found[tp] = max(position, begin)
-    return found
+        begins[tp] = max(position, begin)
+    return begins
 
 
 def ends_of(
@@ -169,14 +169,14 @@ class SourceReader:
 
     def lags(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the lag of each partition behind the last known end, in offsets."""
-        found = {}
+        lags = {}
         for tp in tps:
             ends = self._client.get_watermark_offsets(
                 confluent_kafka.TopicPartition(*tp), cached=True
             )
             if ends is not None and ends[1] >= 0:
-                found[tp] = max(0, int(ends[1]) - self.positions[tp])
-        return found
+                lags[tp] = max(0, int(ends[1]) - self.positions[tp])
+        return lags
 
     def group_metadata(self) -> GroupMetadata:
         metadata: GroupMetadata = self._client.consumer_group_metadata()

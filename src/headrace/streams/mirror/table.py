@@ -58,15 +58,15 @@ def runs_of(offsets: Sequence[int]) -> list[tuple[int, int]]:
         return []
     if offsets[-1] - offsets[0] + 1 == len(offsets):
         return [(offsets[0], len(offsets))]
-    found: list[tuple[int, int]] = []
+    runs: list[tuple[int, int]] = []
     begin = last = offsets[0]
     for offset in offsets[1:]:
         if offset != last + 1:
-            found.append((begin, last - begin + 1))
+            runs.append((begin, last - begin + 1))
             begin = offset
         last = offset
-    found.append((begin, last - begin + 1))
-    return found
+    runs.append((begin, last - begin + 1))
+    return runs
 
 
 def joined(runs: Iterable[tuple[int, int]], target: int) -> list[Segment]:
@@ -75,14 +75,16 @@ def joined(runs: Iterable[tuple[int, int]], target: int) -> list[Segment]:
     >>> joined([(3, 2), (5, 1), (9, 1)], 20)
     [Segment(source=3, target=20, length=3), Segment(source=9, target=23, length=1)]
     """
-    found: list[Segment] = []
+    segments_joined: list[Segment] = []
     for begin, count in runs:
-        if found and found[-1].source + found[-1].length == begin:
-            found[-1] = found[-1]._replace(length=found[-1].length + count)
+        if segments_joined and segments_joined[-1].source + segments_joined[-1].length == begin:
+            segments_joined[-1] = segments_joined[-1]._replace(
+                length=segments_joined[-1].length + count
+            )
         else:
-            found.append(Segment(begin, target, count))
+            segments_joined.append(Segment(begin, target, count))
         target += count
-    return found
+    return segments_joined
 
 
 def translated(segments: Sequence[Segment], offset: int) -> int | None:

@@ -99,14 +99,14 @@ class MirrorTopics:
     def limits(self, table: Table) -> dict[str, int]:
         """Return the size limit of each target topic, including topics to be created."""
         _, targets, there = self._found(table)
-        found = {}
+        limits = {}
         for name, target in targets.items():
             if target in there:
-                found[target] = there[target].max_message_bytes or MESSAGE_MAX
+                limits[target] = there[target].max_message_bytes or MESSAGE_MAX
             else:
                 own = self._source.cluster.own_configs(name)
-                found[target] = int(own.get("max.message.bytes", MESSAGE_MAX))
-        return found
+                limits[target] = int(own.get("max.message.bytes", MESSAGE_MAX))
+        return limits
 
     def update(self, table: Table, write: Callable[[list[Row]], None]) -> list[Pair]:
         """Find, create and extend topics; `write` commits the origins before a topic is created."""
@@ -149,17 +149,17 @@ class MirrorTopics:
         """Return the origin clusters of the source's topics, from the tables of mirrors there."""
         source = self._source
         tables = [name for name in source.cluster.topic_names() if is_table(name)]
-        found: dict[str, set[str]] = {}
+        origins: dict[str, set[str]] = {}
         for name in tables:
             try:
                 table = read_table(source, name)
             except MissingTopicError:
                 continue  # the table was deleted meanwhile
             for mirrored in table.topics.values():
-                found.setdefault(mirrored.target, set()).update((*mirrored.via, mirrored.cluster))
+                origins.setdefault(mirrored.target, set()).update((*mirrored.via, mirrored.cluster))
             for target, via in table.coming.items():
-                found.setdefault(target, set()).update(via)
-        return {topic: frozenset(clusters) for topic, clusters in found.items()}
+                origins.setdefault(target, set()).update(via)
+        return {topic: frozenset(clusters) for topic, clusters in origins.items()}
 
     def would_come_back(self, topics: Iterable[str]) -> list[str]:
         """Return the topics whose records originate from the target."""

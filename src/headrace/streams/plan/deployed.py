@@ -122,8 +122,8 @@ class DeployedTopology:
         kept = self._cluster.committed(self._group, decided=False).values()
         # Other offsets in this group were not committed by this application.
         read = [_NumberedDeployment(c.offset, Deployment.decode(c.metadata)) for c in kept]
-        found = [one for one in read if one.deployment is not None]
-        return max(found, key=lambda one: one.number, default=_NumberedDeployment())
+        readable = [one for one in read if one.deployment is not None]
+        return max(readable, key=lambda one: one.number, default=_NumberedDeployment())
 
     def check(self) -> None:
         """Raise TopologyChangedError if state would be lost or misread; call it before creation."""
@@ -134,12 +134,12 @@ class DeployedTopology:
             return
         if before is None or before == self._present:
             return
-        found = changes(before, self._present, application_id=self._application_id)
-        for change in found:
+        differences = changes(before, self._present, application_id=self._application_id)
+        for change in differences:
             warns = change.refused or change.lets_go
             say = self._log.warning if warns else self._log.info
             say("topology_changed", refused=change.refused, change=str(change))
-        refused = [str(change) for change in found if change.refused]
+        refused = [str(change) for change in differences if change.refused]
         code = change_code(before, self._present)
         if refused and not is_accepted(self._accepted, code):
             raise TopologyChangedError(refused, code)
@@ -185,8 +185,10 @@ class DeployedTopology:
     def _is_owned_alike(self, kept: Deployment) -> bool:
         if not self._present.subs:
             return False
-        own, other = (TopicOwnership.of(one, self._application_id) for one in (self._present, kept))
-        return own == other
+        present, other = (
+            TopicOwnership.of(one, self._application_id) for one in (self._present, kept)
+        )
+        return present == other
 
     def running(self) -> None:
         """Mark the program as deployed; call it before the first task starts."""

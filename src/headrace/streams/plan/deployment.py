@@ -44,18 +44,18 @@ def filler_of(sub: SubTopology, store: str) -> Node | None:
 
 
 def row_kind_of(node: Node | None, store: Store) -> RowKind:
-    told = RowKind("") if node is None else node.row_kind
-    spans, fixed = dict(told.spans), told.fixed
+    kind = RowKind("") if node is None else node.row_kind
+    spans, fixed = dict(kind.spans), kind.fixed
     if isinstance(store.face, VersionedFace):
         spans["history"] = store.face.history_ms
-    if (node is None or not told.kind or node.is_processor) and isinstance(
+    if (node is None or not kind.kind or node.is_processor) and isinstance(
         store.key, WindowStoreSerde
     ):
         spans["size"] = store.key.windowed.size_ms
         fixed |= {"size"}
     if store.spec.retention_ms is not None:
         spans["retention"] = store.spec.retention_ms
-    return RowKind(told.kind, spans, fixed, told.unsaid)
+    return RowKind(kind.kind, spans, fixed, kind.unsaid)
 
 
 FORMAT = 1

@@ -134,11 +134,11 @@ def changes(
 that are still in it are lost: let the deployed version read it to its end, with its input \
 stopped, and accept the change then
     """
-    found = [*_store_changes(before.stores, after.stores, application_id)]
-    found += _topic_changes(before.topics, after.topics, application_id)
-    found += _filling_changes(before, after, application_id)
-    found += _sink_changes(before.sinks, after)
-    return sorted(found, key=lambda change: not change.refused)
+    differences = [*_store_changes(before.stores, after.stores, application_id)]
+    differences += _topic_changes(before.topics, after.topics, application_id)
+    differences += _filling_changes(before, after, application_id)
+    differences += _sink_changes(before.sinks, after)
+    return sorted(differences, key=lambda change: not change.refused)
 
 
 def _store_changes(
@@ -345,16 +345,16 @@ def _serde_changes(
     for what, one, other in (("keys", old.key, new.key), ("values", old.value, new.value)):
         if one == other:
             continue
-        told = f"the {what} of {where} were written by serde {one} and are read by {other}"
+        text = f"the {what} of {where} were written by serde {one} and are read by {other}"
         if _exclude(one, other):
             # Keys in another encoding do not match, although they can be read.
             then = "does not find them" if what == "keys" else "cannot read their bytes"
             yield TopologyChange(
-                True, f"{told}, which {then}", f"keep serdes.{one} there, or {else_}"
+                True, f"{text}, which {then}", f"keep serdes.{one} there, or {else_}"
             )
         else:
             yield TopologyChange(
-                False, told, f"see that it reads the old bytes, else keep {one}, or {else_}"
+                False, text, f"see that it reads the old bytes, else keep {one}, or {else_}"
             )
 
 
@@ -391,25 +391,25 @@ def _span_change(
     store: DeployedStore, span: str, before: int | None, after: int | None
 ) -> TopologyChange:
     was, now = ("not given" if ms is None else f"{ms} ms" for ms in (before, after))
-    told = f"the {span} of store {store.name} was {was} and is {now}"
+    text = f"the {span} of store {store.name} was {was} and is {now}"
     # Without `before`, the deployed version may have had the span without storing it.
     if span in store.fixed and before is not None:
-        return TopologyChange(True, f"{told}, so its rows would be misread", _RENAME)
+        return TopologyChange(True, f"{text}, so its rows would be misread", _RENAME)
     if before is None or after is None:
         return TopologyChange(
             False,
-            f"{told}; rows from before stay as they are",
+            f"{text}; rows from before stay as they are",
             "no action is needed if this is intended",
         )
     if after > before:
         return TopologyChange(
             False,
-            f"{told}; rows that were already dropped do not come back",
+            f"{text}; rows that were already dropped do not come back",
             "no action is needed, unless late records must find all rows: then reset the "
             "application",
         )
     return TopologyChange(
-        False, f"{told}; older rows are dropped", "no action is needed if this is intended"
+        False, f"{text}; older rows are dropped", "no action is needed if this is intended"
     )
 
 
@@ -447,10 +447,10 @@ def _field_changes(what: str, where: str, before: str, after: str) -> Iterator[T
     if what == "keys":
         new = ", ".join(f"`{name}`" for name in dropped_fields(before, after))
         if gone or new:
-            told = f"have no field {gone} any more" if gone else f"have a new field {new}"
+            text = f"have no field {gone} any more" if gone else f"have a new field {new}"
             yield TopologyChange(
                 bool(gone),
-                f"the keys of {where} {told}, so equal keys have other bytes and do not find rows "
+                f"the keys of {where} {text}, so equal keys have other bytes and do not find rows "
                 "that are stored under the old bytes",
                 "keep the fields of the keys, or reset the application",
                 lets_go=True,
@@ -490,11 +490,11 @@ def _pairs(gone: list[T], new: list[T]) -> Iterator[tuple[T, T]]:
     """Remove renamed items from both lists and yield them, items that differ by number first."""
     for alike in (_differ_by_number, _have_one_shape):
         for old in list(gone):
-            found = next((fresh for fresh in new if alike(old, fresh)), None)
-            if found is not None:
+            match = next((fresh for fresh in new if alike(old, fresh)), None)
+            if match is not None:
                 gone.remove(old)
-                new.remove(found)
-                yield old, found
+                new.remove(match)
+                yield old, match
 
 
 def _have_one_shape(a: T, b: T) -> bool:

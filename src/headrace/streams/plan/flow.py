@@ -70,14 +70,14 @@ def _readers(plans: Sequence[SubPlan]) -> Mapping[str, Sequence[int]]:
 
 def reached(behind: Mapping[int, Collection[int]], sub: int) -> set[int]:
     """Return all sub-topologies downstream of `sub`; `behind` has the direct readers of each."""
-    found: set[int] = set()
+    visited: set[int] = set()
     waiting = list(behind[sub])
     while waiting:
         reader = waiting.pop()
-        if reader not in found:
-            found.add(reader)
+        if reader not in visited:
+            visited.add(reader)
             waiting += behind[reader]
-    return found
+    return visited
 
 
 def _depth(ahead: Mapping[int, Collection[int]], sub: int) -> int:

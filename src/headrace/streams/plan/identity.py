@@ -279,8 +279,8 @@ def require_same_changelogs(
 
 def committed_numbers(texts: Iterable[str]) -> list[Mapping[str, int]]:
     """Return the numbers in offset metadata, including metadata with a changelog mark."""
-    found = (OffsetMetadata.parse(text.removeprefix(CHANGELOG_MARK)) for text in texts)
-    return [progress.values for progress in found if progress is not None]
+    metadata = (OffsetMetadata.parse(text.removeprefix(CHANGELOG_MARK)) for text in texts)
+    return [progress.values for progress in metadata if progress is not None]
 
 
 def known_changelogs(committed: Iterable[Mapping[str, int]], topics: Iterable[str]) -> list[str]:

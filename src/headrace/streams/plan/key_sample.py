@@ -54,8 +54,8 @@ def log_plan_notes(topology: Topology, config: StreamsConfig, log: Log) -> None:
 
 def warn_of_keys(topology: Topology, config: StreamsConfig, *, above: int) -> None:
     """Warn of keys; `above` is the number of stack frames between this function and the test."""
-    for found in (*meetings_of(topology, config), *unnamed_keys_of(topology, config)):
-        warnings.warn(str(found), KeySerdeWarning, stacklevel=above + 2)
+    for finding in (*meetings_of(topology, config), *unnamed_keys_of(topology, config)):
+        warnings.warn(str(finding), KeySerdeWarning, stacklevel=above + 2)
 
 
 SAMPLE = 300
@@ -113,6 +113,6 @@ def _met_by_own(subs: Iterable[SubTopology]) -> Iterator[str]:
     subs = list(subs)
     sinks = [sink for sub in subs for sink in sub.sinks]
     chosen = {sink.topic for sink in sinks if sink.partitioner is not None}
-    own = {sink.topic for sink in sinks if isinstance(sink.topic, str)} - chosen
+    own_topics = {sink.topic for sink in sinks if isinstance(sink.topic, str)} - chosen
     for sub in subs:
-        yield from inputs_that_meet(sub, own=own, chosen=chosen)
+        yield from inputs_that_meet(sub, own=own_topics, chosen=chosen)

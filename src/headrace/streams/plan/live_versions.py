@@ -89,7 +89,7 @@ class LiveVersions:
     def settle(self, admin: AdminClient, plan: TopicPlan, facts: Mapping[str, TopicFacts]) -> None:
         """Choose the subscribed topics; wait until no member conflicts, or raise if it remains."""
         self._admin = admin
-        partitions = {name: found.partitions for name, found in facts.items()}
+        partitions = {name: conflicts.partitions for name, conflicts in facts.items()}
         partitions |= {topic.name: topic.partitions for topic in plan.create}
         before = self._deployed.before
         if before is not None:
@@ -101,8 +101,8 @@ class LiveVersions:
             self.plans = keep_subscribed(self.plans, known)
         self._deployed.describe_subscriptions(self.plans, partitions)
         self._own = TopicOwnership.of(self._deployed.present, self._group)
-        while found := self._conflicts(state := self._state()):
-            self._wait_once(self._error(state, found), self._at_most_s(found))
+        while conflicts := self._conflicts(state := self._state()):
+            self._wait_once(self._error(state, conflicts), self._at_most_s(conflicts))
         self._waits_since_s = None
 
     def take(self, identity: str) -> None:
@@ -118,8 +118,8 @@ class LiveVersions:
         self._waits_since_s = None
 
     def _reported(self, state: GroupState) -> str | None:
-        own = (_version(member) for member in state.members if member.id == self._identity)
-        return next(own, None)
+        versions = (_version(member) for member in state.members if member.id == self._identity)
+        return next(versions, None)
 
     def _wait_once(self, conflict: VersionConflictError, at_most_s: float) -> None:
         self._wait(conflict, at_most_s)
@@ -149,13 +149,13 @@ class LiveVersions:
             self._wait_to_be_reported()
             return False
         self._absent_since_s = None
-        found = self._conflicts(state)
-        if not found:
+        conflicts = self._conflicts(state)
+        if not conflicts:
             self._waits_since_s = None
             return True
-        gives_up = min(found) < self.version
-        own_s = 0.0 if _are_known(found) else DESCRIBED_S
-        self._wait(self._error(state, found), own_s if gives_up else self._at_most_s(found))
+        gives_up = min(conflicts) < self.version
+        own_s = 0.0 if _are_known(conflicts) else DESCRIBED_S
+        self._wait(self._error(state, conflicts), own_s if gives_up else self._at_most_s(conflicts))
         return False
 
     def _at_most_s(self, found: Mapping[str, Sequence[str]]) -> float:
@@ -180,9 +180,9 @@ class LiveVersions:
         except FatalClientError as error:
             self._log.warning("versions_unknown", reason=str(error), advice=_ASKED_LATER)
             return
-        found = self._conflicts(state).get(OLDER_RELEASE, [_UNSETTLED])
-        if OLDER_RELEASE in map(_version, state.members) and found != [_UNSETTLED]:
-            raise self._error(state, {OLDER_RELEASE: found})
+        conflicting = self._conflicts(state).get(OLDER_RELEASE, [_UNSETTLED])
+        if OLDER_RELEASE in map(_version, state.members) and conflicting != [_UNSETTLED]:
+            raise self._error(state, {OLDER_RELEASE: conflicting})
 
     def _state(self) -> GroupState:
         assert self._admin is not None, "asked before it was settled"
@@ -203,9 +203,9 @@ class LiveVersions:
             described = self._deployed.read()
         except GroupDeniedError:
             described = None
-        found = {other: self._compare(other, described, state) for other in others}
-        self._deployed.alongside |= {other for other, reasons in found.items() if not reasons}
-        return {other: reasons for other, reasons in found.items() if reasons}
+        conflicts = {other: self._compare(other, described, state) for other in others}
+        self._deployed.alongside |= {other for other, reasons in conflicts.items() if not reasons}
+        return {other: reasons for other, reasons in conflicts.items() if reasons}
 
     def _compare(self, version: str, described: Deployment | None, state: GroupState) -> list[str]:
         if described is None:

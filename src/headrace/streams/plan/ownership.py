@@ -70,13 +70,13 @@ class TopicOwnership:
             ("changelog", self.stores, other.stores),
             ("external sink", self.sinks, other.sinks),
         )
-        found = [
+        conflicts = [
             f"{kind} {name} is assigned with {own[name]} here and with {others[name]} there"
             for kind, own, others in kinds
             for name in sorted(own.keys() & others.keys())
             if own[name] != others[name]
         ]
-        return found + [
+        return conflicts + [
             f"{name} is {value} here and {other.settings[name]} there"
             for name, value in self.settings.items()
             if other.settings.get(name, value) != value
@@ -94,8 +94,8 @@ def keep_subscribed(plans: Sequence[SubPlan], deployed: TopicOwnership) -> tuple
 
     def kept(plan: SubPlan) -> str | None:
         read = {deployed.subscribed.get(topic) for topic in plan.topics.all_sources}
-        found = sorted({topic for topic in read if topic in plan.topics.all_sources})
-        return found[0] if found else None
+        subscribed = sorted({topic for topic in read if topic in plan.topics.all_sources})
+        return subscribed[0] if subscribed else None
 
     return tuple(replace(plan, kept_lead=kept(plan)) for plan in plans)
 
@@ -137,15 +137,15 @@ class OlderOwnership:
         return cls(TopicOwnership(subscribed, stores, {}, {}), assigned, partitions)
 
     def conflicts(self, own: TopicOwnership) -> list[str]:
-        found = own.conflicts(self.known)
+        conflicts = own.conflicts(self.known)
         for topic, lead in sorted(own.subscribed.items()):
             others = set(self._may_be_assigned_by(topic)) - {lead}
             if topic not in self.known.subscribed and others:
                 named = " or ".join(sorted(others))
-                found.append(
+                conflicts.append(
                     f"topic {topic} is assigned with {lead} here and perhaps with {named} there"
                 )
-        return found
+        return conflicts
 
     def _may_be_assigned_by(self, topic: str) -> Iterator[str]:
         """Yield the possible subscribed topics of a topic that is not described but may be read."""

@@ -325,31 +325,32 @@ def _refuse_own_topics(plans: Sequence[SubPlan], dead_letters: str | None) -> No
 
     A foreign record there becomes a row at the next restore, or is processed, without an error.
     """
-    own = _own(plans)
+    own_topics = _own(plans)
     for plan in plans:
         for sink in plan.program.sub_topology.sinks:
-            if isinstance(sink.topic, str) and not sink.internal and sink.topic in own:
+            if isinstance(sink.topic, str) and not sink.internal and sink.topic in own_topics:
                 raise TopologyError(
-                    f"{sink.name} writes to topic {sink.topic!r}, which is {own[sink.topic]}: "
-                    "records of other writers would be treated as its own; write to another topic, "
-                    "or rename the store or operator that owns the topic"
+                    f"{sink.name} writes to topic {sink.topic!r}, which is "
+                    f"{own_topics[sink.topic]}: records of other writers would be treated "
+                    "as its own; write to another topic, or rename the store or operator that "
+                    "owns the topic"
                 )
-    if dead_letters is not None and dead_letters in own:
+    if dead_letters is not None and dead_letters in own_topics:
         raise ConfigError(
             f"errors.dead.letter.queue.topic.name is {dead_letters!r}, which is "
-            f"{own[dead_letters]}; choose another topic"
+            f"{own_topics[dead_letters]}; choose another topic"
         )
 
 
 def _own(plans: Sequence[SubPlan]) -> Mapping[str, str]:
     """Return the application's internal topics, each with a description of its purpose."""
-    found: dict[str, str] = {}
+    names: dict[str, str] = {}
     for plan in plans:
         for store, topic in plan.changelogs.items():
-            found[topic] = f"the changelog of store {store!r} of this application"
+            names[topic] = f"the changelog of store {store!r} of this application"
         for one in plan.topics.repartition_sources:
-            found[one.name] = "a repartition topic of this application"
-    return found
+            names[one.name] = "a repartition topic of this application"
+    return names
 
 
 def optimized(topology: Topology, config: StreamsConfig) -> Topology:

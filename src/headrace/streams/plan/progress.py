@@ -171,9 +171,9 @@ class OffsetMetadata:
 
 def _bytes_of(text: str) -> bytes:
     """Decode the longest prefix that is base64."""
-    found = _BASE64.match(text)
-    assert found is not None
-    digits, padding = found[1], found[2]
+    match = _BASE64.match(text)
+    assert match is not None
+    digits, padding = match[1], match[2]
     lacking = -len(digits) % 4
     if len(padding) < lacking:
         digits, lacking = digits[: len(digits) // 4 * 4], 0

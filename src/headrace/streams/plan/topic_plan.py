@@ -38,14 +38,14 @@ def changelog_config(spec: StoreSpec, additional_retention_ms: int) -> Mapping[s
     >>> changelog_config(spec, 86_400_000)
     {'cleanup.policy': 'compact,delete', 'retention.ms': '86460000'}
     """
-    own = dict(spec.topic_config)
+    config = dict(spec.topic_config)
     if spec.layout == "versioned" and spec.retention_ms is not None:
         # Compaction keeps only the last record of a key, so it must not start within the history.
-        return {"min.compaction.lag.ms": str(spec.retention_ms + VERSIONS_MORE_MS), **own}
+        return {"min.compaction.lag.ms": str(spec.retention_ms + VERSIONS_MORE_MS), **config}
     if spec.retention_ms is None or spec.rows.time_of is None:
-        return own
+        return config
     retention_ms = spec.retention_ms + additional_retention_ms
-    return {"cleanup.policy": "compact,delete", "retention.ms": str(retention_ms), **own}
+    return {"cleanup.policy": "compact,delete", "retention.ms": str(retention_ms), **config}
 
 
 _ASKED_FOR = "asked for with partitions="

@@ -193,8 +193,8 @@ def recheck_global_topics(
             "take them out of the topology, then start the application",
             topics=missing,
         )
-    for name, found in facts.items():
-        if found.topic_id != before[name].topic_id:
+    for name, current in facts.items():
+        if current.topic_id != before[name].topic_id:
             raise GlobalTableLostError(name, "its topic was deleted and re-created")
     return facts
 

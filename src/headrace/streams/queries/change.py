@@ -39,16 +39,16 @@ def positions_of(text: str) -> dict[int, int]:
     >>> positions_of("0:12,1:7")
     {0: 12, 1: 7}
     """
-    found: dict[int, int] = {}
-    for one in text[:LENGTH_MAX].split(","):
-        match = _ONE.fullmatch(one.strip())
+    positions: dict[int, int] = {}
+    for entry in text[:LENGTH_MAX].split(","):
+        match = _ONE.fullmatch(entry.strip())
         if match is None:
             raise WrongQueryError(
                 "a position must be PARTITION:OFFSET,PARTITION:OFFSET…, as in the id of an event, "
                 f"not {text[:80]!r}"
             )
-        found[int(match[1])] = int(match[2])
-    return found
+        positions[int(match[1])] = int(match[2])
+    return positions
 
 
 class DecodedChange:
@@ -87,7 +87,7 @@ class DecodedChange:
     def document(self) -> dict[str, Any]:
         """Return a JSON document, with base64 and an error for data that a serde cannot decode."""
         store, errors = self._origin.store, [self._error] if self._error else []
-        found = {
+        document = {
             "key": _shown(self.key, store.key, errors),
             "value": _shown(self.value, store.value, errors),
             "deleted": self.value is None,
@@ -95,7 +95,7 @@ class DecodedChange:
             "partition": self.partition,
             "offset": self.offset,
         }
-        return {**found, "error": "; ".join(errors)} if errors else found
+        return {**document, "error": "; ".join(errors)} if errors else document
 
 
 def _shown(data: bytes | None, serde: Serde[Any], errors: list[str]) -> Any:

@@ -301,19 +301,19 @@ class CatchUp:
         self._follower.emit("compacted", msgspec.json.encode(gap))
 
     def _offsets_in(self, partition: int, begin: int, end: int) -> list[int]:
-        tp, found = self._tp(partition), list[int]()
+        tp, offsets = self._tp(partition), list[int]()
         if self._gap_consumer is None:
             self._gap_consumer = self._cluster.all()
         self._gap_consumer.add({tp: begin})
         # Brokers may be unavailable for a long time, and unread offsets are not missing.
         while self._gap_consumer.positions([tp]).get(tp, -1) < end:
             if self._follower.is_over:
-                found = list(range(begin, end))
+                offsets = list(range(begin, end))
                 break
             records = self._gap_consumer.poll(end - begin, POLL_S).get(tp, ())
-            found += [record.offset() for record in records if record.offset() < end]
+            offsets += [record.offset() for record in records if record.offset() < end]
         self._gap_consumer.remove([tp])
-        return found
+        return offsets
 
 
 def _is_missing(offsets: Iterable[int], begin: int, end: int) -> bool:
@@ -575,16 +575,16 @@ def _checked(
         )
     starts, ends = admin.start_offsets(tps), admin.end_offsets(tps)
     stable = admin.stable_offsets(tps)
-    found: dict[int, int] = {}
+    positions: dict[int, int] = {}
     for tp in tps:
-        at = wanted.get(tp.partition, stable[tp])
-        if not starts[tp] <= at <= ends[tp]:
+        begin = wanted.get(tp.partition, stable[tp])
+        if not starts[tp] <= begin <= ends[tp]:
             problem = "was deleted"
-            if at > ends[tp]:
+            if begin > ends[tp]:
                 problem = "is after its end: the position is wrong, or the topic was re-created"
             raise PositionGoneError(
-                f"{tp} has offsets from {starts[tp]} to {ends[tp]}, and offset {at} "
+                f"{tp} has offsets from {starts[tp]} to {ends[tp]}, and offset {begin} "
                 f"{problem}. Start again with the rows, snapshot=true, or from=beginning"
             )
-        found[tp.partition] = at
-    return found
+        positions[tp.partition] = begin
+    return positions

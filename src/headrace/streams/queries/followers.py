@@ -216,18 +216,18 @@ class Followers:
         return self._held[1]
 
     def _follower(self, path: Path, families: tuple[str, ...]) -> Follower:
-        found = self._open.get(path)
-        if found is None:
+        follower = self._open.get(path)
+        if follower is None:
             if self._memory is None:
                 raise_open_files()
                 self._memory = RocksMemory(
                     block_cache_bytes=_CACHE_BYTES, write_buffer_bytes=_WRITE_BUFFER_BYTES
                 )
-            found = self._open[path] = Follower(
+            follower = self._open[path] = Follower(
                 path, families, memory=self._memory, monotonic_s=self._monotonic_s
             )
             self._sweep_later()
-        return found
+        return follower
 
     def _drop_others(self) -> None:
         """Close tasks that have left this host, and directories that were replaced."""

@@ -184,22 +184,22 @@ class Queries:
                 part = next(p for p in source.parts() if p.shown_partition in (partition, None))
                 with source.read(part, fresh=fresh) as access:
                     pass
-                place = access.place
-                assert place is not None
-                if is_there(place):
+                position = access.place
+                assert position is not None
+                if is_there(position):
                     return
-                at = f"is at offset {place.offset} of its changelog"
+                status = f"is at offset {position.offset} of its changelog"
                 if not fresh:
                     fresh = True
                     continue
             except ApplicationFailedError:
                 raise
             except StopIteration:
-                at = "is not on this host"
+                status = "is not on this host"
             except NotReadableError as error:
-                at = f"cannot be read: {error}"
+                status = f"cannot be read: {error}"
             if self._monotonic_s() >= give_up_s:
-                here = f"partition {partition} of store {name!r} {at}"
+                here = f"partition {partition} of store {name!r} {status}"
                 if is_earlier:
                     raise TooOldError(
                         f"{here}, but an earlier answer was newer, and this host has not caught up "

@@ -257,8 +257,8 @@ class QueryHandler:
         """Return None if the query must be retried because more work is needed first."""
         try:
             if request.sub_topology is None:
-                found = self._global_tables.committed(request.store)
-                return _not_here(request) if found is None else _response(request, *found)
+                rows = self._global_tables.committed(request.store)
+                return _not_here(request) if rows is None else _response(request, *rows)
             return self._of_task(request, request.sub_topology)
         except (StateError, KeyError) as error:
             return QueryRefusal(f"its rows cannot be read: {error}. Ask again later")
@@ -294,11 +294,11 @@ def _response(
 ) -> Outcome | None:
     if position is None:
         position = Position("", 0, 0, 0)
-    at = (position.topic_id, position.offset, position.commit_id, position.wall_ms)
+    position_fields = (position.topic_id, position.offset, position.commit_id, position.wall_ms)
     if request.what == "get":
-        return StateQueryResponse(*at, values=_fitting(rows.get_many(request.keys)))
+        return StateQueryResponse(*position_fields, values=_fitting(rows.get_many(request.keys)))
     if request.what == "count":
-        return StateQueryResponse(*at, count=rows.approximate_count())
+        return StateQueryResponse(*position_fields, count=rows.approximate_count())
     if not isinstance(rows, MemoryStore):
         return QueryRefusal(f"store {request.store!r} is on disk, where its rows are read")
     page = rows.page(
@@ -309,5 +309,7 @@ def _response(
         most_bytes=BYTES_MAX,
     )
     return (
-        None if page is None else StateQueryResponse(*at, rows=tuple(page.rows), after=page.after)
+        None
+        if page is None
+        else StateQueryResponse(*position_fields, rows=tuple(page.rows), after=page.after)
     )

@@ -128,14 +128,14 @@ class StoreReader(OfOneKind, Generic[K, V]):
 
     def counted(self, *, exact: bool) -> tuple[int, tuple[PartitionPosition, ...]]:
         """Return the number of rows, and their partitions; an exact count reads all rows."""
-        found, source = 0, self._source()
+        count, source = 0, self._source()
         if exact:
-            found = sum(1 for _ in source.walk(Scan()))
+            count = sum(1 for _ in source.walk(Scan()))
         else:
             for part in source.parts():
                 with source.read(part) as access:
-                    found += _roughly(self.store.layout.view(access.rows))
-        return found, source.shown_positions()
+                    count += _roughly(self.store.layout.view(access.rows))
+        return count, source.shown_positions()
 
     def positions(self) -> tuple[PartitionPosition, ...]:
         """Return the readable partitions on this host with their positions."""
@@ -187,9 +187,9 @@ class StoreReader(OfOneKind, Generic[K, V]):
         self.require_all(partitions)
         source = self._source()
         for part in source.parts():
-            for place, steps, last in source.pieces(part, scan, is_exact=True):
+            for position, steps, last in source.pieces(part, scan, is_exact=True):
                 rows = [self._row(step) for step in steps]
-                yield Piece(part.partition, place.offset, rows, last)
+                yield Piece(part.partition, position.offset, rows, last)
 
     def next_piece(self, scan: Scan, after: str | None) -> tuple[Piece[StoreRow[K, V]], str | None]:
         """Return the next piece of the only selected partition, and the cursor of the next.
@@ -199,8 +199,8 @@ class StoreReader(OfOneKind, Generic[K, V]):
         source = self._source()
         (part,) = source.parts()
         left = scan if after is None else scan.rest(Cursor.of(after), part.partition)
-        place, steps, last = next(source.pieces(part, left, is_exact=True))
-        piece = Piece(part.partition, place.offset, [self._row(step) for step in steps], last)
+        position, steps, last = next(source.pieces(part, left, is_exact=True))
+        piece = Piece(part.partition, position.offset, [self._row(step) for step in steps], last)
         more = None if last is None else ScannedRow(last, part.partition, b"", b"").cursor
         return piece, more
 
@@ -264,8 +264,8 @@ class KeyValueReader(StoreReader[K, V]):
 
     def get_many(self, keys: Iterable[K]) -> list[V | None]:
         """Return the values of keys in their order, and None for missing keys."""
-        found, _ = self.find_many([self.encoded(key) for key in keys])
-        return [None if row is None else row.value for row in found]
+        rows, _ = self.find_many([self.encoded(key) for key in keys])
+        return [None if row is None else row.value for row in rows]
 
     def find_many(
         self, keys: Sequence[bytes]
@@ -342,8 +342,8 @@ class WindowReader(_TimedReader[K, V]):
         """Return the value of the window of a key that starts at `start`, which is required."""
         if start is None or as_of is not None:
             raise self._refused("get")
-        found = next(self.fetch(key, start, start), None)
-        return None if found is None else found.value
+        row = next(self.fetch(key, start, start), None)
+        return None if row is None else row.value
 
     def fetch(
         self, key: Any, start: Time | None = None, end: Time | None = None
@@ -438,8 +438,8 @@ class VersionedReader(KeyValueReader[K, V]):
     def get(self, key: K, *, as_of: Time | None = None) -> V | None:
         """Return the value of a key that is valid now or was valid at a time, or None."""
         when = None if as_of is None else ms_of(as_of, otherwise=0)
-        found = self.find(key) if when is None else self.find_as_of(key, when)
-        return None if found.row is None else found.row.value
+        row = self.find(key) if when is None else self.find_as_of(key, when)
+        return None if row.row is None else row.row.value
 
 
 READERS: dict[str, type[StoreReader[Any, Any]]] = {

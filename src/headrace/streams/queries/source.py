@@ -134,13 +134,13 @@ class AskedRows:
         return self._ask(keys=(key,)).values[0]
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        found: list[bytes | None] = []
+        rows: list[bytes | None] = []
         for some in _divided(keys):
             while some:
                 values = self._ask(keys=some).values
-                found += values
+                rows += values
                 some = some[len(values) :]
-        return found
+        return rows
 
     def scan(
         self, start: bytes | None = None, end: bytes | None = None, *, reverse: bool = False
@@ -322,18 +322,18 @@ class CommittedRows:
         here = {} if in_memory else self.host.followers.of_tasks(sub, self.store.together)
         reports = self.host.reports_of(self.store)
         wanted = {*here, *reports} if self.only is None else self.only
-        found = [StorePartition(n, here.get(n), reports.get(n)) for n in sorted(wanted)]
-        if not found:
+        partitions = [StorePartition(n, here.get(n), reports.get(n)) for n in sorted(wanted)]
+        if not partitions:
             where = f"no worker has started a task with it below {self.host.followers.base}"
             if in_memory:
                 where = "no worker of this host reports a task with it"
             raise NotReadableError(
                 f"this host has no rows of store {self.store.name!r}: {where}. Ask again later"
             )
-        if first is not None and len(found) > 1:
-            guess = partition_for_key(first, self._spread(found))
-            found.sort(key=lambda part: part.partition != guess)
-        return found
+        if first is not None and len(partitions) > 1:
+            guess = partition_for_key(first, self._spread(partitions))
+            partitions.sort(key=lambda part: part.partition != guess)
+        return partitions
 
     def _spread(self, parts: Sequence[StorePartition]) -> int:
         return likely_count((part.partition for part in parts), self.partitions)
@@ -378,14 +378,16 @@ class CommittedRows:
                 position,
                 age_s,
             ):
-                place = self._place(part, position, age_s)
+                partition_position = self._place(part, position, age_s)
                 if self.age is not None and not any_age:
                     follower = part.follower
                     self.age.require(
-                        self.store.name, place, lambda: self.host.followers.is_left(follower)
+                        self.store.name,
+                        partition_position,
+                        lambda: self.host.followers.is_left(follower),
                     )
-                self._note(part, place)
-                yield ReadAccess(rows, place)
+                self._note(part, partition_position)
+                yield ReadAccess(rows, partition_position)
         except TooOldError:
             raise
         except (NotReadableError, UnansweredError) as error:
@@ -518,15 +520,15 @@ class CommittedRows:
         for part in self.parts(key):
             try:
                 with self.read(part) as access:
-                    found = read(access.rows)
+                    row = read(access.rows)
             except NotReadableError as error:
                 unread = unread or error
                 continue
-            if found is not None:
+            if row is not None:
                 assert access.place is not None
                 self.positions.clear()
                 self.positions[part.partition] = access.place
-                return part.partition, found
+                return part.partition, row
         if unread is not None:
             raise unread
         return None

@@ -191,15 +191,15 @@ class ChangeSubscription:
         one event is returned.
         """
         with self._changed:
-            found: list[Event] = []
+            events: list[Event] = []
             taken = 0
             while self._waiting and (most_bytes is None or taken < most_bytes):
-                found.append(self._waiting.popleft())
-                taken += len(found[-1].data) + _EVENT_BYTES
-                self._bytes -= len(found[-1].data)
+                events.append(self._waiting.popleft())
+                taken += len(events[-1].data) + _EVENT_BYTES
+                self._bytes -= len(events[-1].data)
             self._is_woken = False
             self._changed.notify_all()
-            return found, self._position()
+            return events, self._position()
 
     # -- with the lock held ----------------------------------------------------------------------
 

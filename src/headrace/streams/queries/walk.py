@@ -92,12 +92,12 @@ class Scan:
 
     def piece(self, rows: CommittedStore, partition: int) -> tuple[list[ScannedRow], bytes | None]:
         """Return selected rows, and the sort key to continue after, or None at the end."""
-        found = list(islice(self._rows(rows), PIECE_ROWS))
-        last = found[-1][0] if len(found) == PIECE_ROWS else None
+        rows_found = list(islice(self._rows(rows), PIECE_ROWS))
+        last = rows_found[-1][0] if len(rows_found) == PIECE_ROWS else None
         keep = self.keep
         steps = [
             ScannedRow(sort, partition, key, row)
-            for sort, key, row in found
+            for sort, key, row in rows_found
             if row is not None and (keep is None or keep(key))
         ]
         return steps, last

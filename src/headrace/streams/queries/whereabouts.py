@@ -152,10 +152,10 @@ class PartitionLocator:
             # Brokers do not know the group while its coordinator moves.
             raise FatalClientError(f"no broker knows the group {self._group} now")
         there = [plan for plan in self._plans if all(t in counts for t in plan.topics.all_sources)]
-        found = owner_of(leads_of(there, counts, group.members), group.members)
+        owner = owner_of(leads_of(there, counts, group.members), group.members)
         owners = {
             (task.sub_topology, task.partition): endpoint_of(member.client_id)
-            for task, member in found.items()
+            for task, member in owner.items()
         }
         if not owners and before is not None and group.members:
             owners = dict(before.owners)  # the group is rebalancing
@@ -166,7 +166,7 @@ class PartitionLocator:
             frozenset(one for one in endpoints if one is not None),
             group.state,
             now_s,
-            _members(group, found),
+            _members(group, owner),
         )
 
 

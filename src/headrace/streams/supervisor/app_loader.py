@@ -43,9 +43,9 @@ def standard_module(name: str) -> bool:
 
 
 def _after_standard_library() -> int:
-    own = {Path(sysconfig.get_path(kind)) for kind in ("stdlib", "platstdlib")}
-    own |= {place / "lib-dynload" for place in own}
-    last = [index for index, place in enumerate(sys.path) if Path(place) in own]
+    standard_paths = {Path(sysconfig.get_path(kind)) for kind in ("stdlib", "platstdlib")}
+    standard_paths |= {place / "lib-dynload" for place in standard_paths}
+    last = [index for index, place in enumerate(sys.path) if Path(place) in standard_paths]
     return max(last, default=len(sys.path) - 1) + 1
 
 
@@ -61,40 +61,40 @@ def load_app(target: str, beside: Mapping[str, Any] = _NOTHING) -> KafkaStreams:
     a named file. `beside` overrides its settings; it is applied on creation if its own settings
     lack required settings.
     """
-    place, path = _halves(target, "an application", "module:attribute, such as word_count:app")
+    module, path = _halves(target, "an application", "module:attribute, such as word_count:app")
     with loading_of(target, beside):
-        return _as_app(_found(place, path, _AN_APP), target)
+        return _as_app(_found(module, path, _AN_APP), target)
 
 
 def load_function(target: str) -> Callable[[], Any]:
     """Import a function without arguments, with the import path of applications."""
-    place, path = _halves(target, "a function", "module:function or path/to/file.py:function")
-    found = _found(place, path, "a function without arguments")
-    if not callable(found):
+    module, path = _halves(target, "a function", "module:function or path/to/file.py:function")
+    function = _found(module, path, "a function without arguments")
+    if not callable(function):
         raise ApplicationError(
-            f"{target} is a {type(found).__name__}. Name a function without arguments"
+            f"{target} is a {type(function).__name__}. Name a function without arguments"
         )
-    made: Callable[[], Any] = found
+    made: Callable[[], Any] = function
     return made
 
 
 def _halves(target: str, what: str, how: str) -> tuple[str, str]:
-    place, colon, path = target.rpartition(":")
-    if not (place and colon and path):
+    module, colon, path = target.rpartition(":")
+    if not (module and colon and path):
         raise ApplicationError(f"{target!r} does not name {what}. Write {how}")
-    return place, path
+    return module, path
 
 
 def _found(place: str, path: str, what: str) -> object:
     module = _import(place)
-    found: object = module
+    attribute: object = module
     for name in path.split("."):
-        if not hasattr(found, name):
+        if not hasattr(attribute, name):
             raise ApplicationError(
                 f"{place}{_whose(place)} has no attribute {path!r}; it must be {what}"
             )
-        found = getattr(found, name)
-    return found
+        attribute = getattr(attribute, name)
+    return attribute
 
 
 def _whose(place: str) -> str:

@@ -188,26 +188,26 @@ def find_running(
     state_dir: Path, *, application: str | None = None, process: int | None = None
 ) -> Running:
     """Find the single `headrace run` that matches; None matches any."""
-    found = []
+    running = []
     for path in sorted(state_dir.glob(f"{application or '*'}/{FOLDER}/*.sock")):
         one = Running(path.parents[1].name, int(path.name.partition("-")[0]), path)
         try:
             if process in (None, one.process) and is_live(path):
-                found.append(one)
+                running.append(one)
         except PermissionError as error:
             raise ControlError(
                 f"{one} is run by another user. Run this command as that user"
             ) from error
-    if not found:
+    if not running:
         what = "application" if application is None else application
         of = "" if process is None else f" as process {process}"
         raise ControlError(
             f"no {what} is run{of} by `headrace run` on this host with state.dir {state_dir}. Set "
             "--state-dir, if its state.dir differs"
         )
-    if len(found) > 1:
+    if len(running) > 1:
         raise ControlError(
-            f"several applications run here: {', '.join(map(str, found))}. Set --application or "
+            f"several applications run here: {', '.join(map(str, running))}. Set --application or "
             "--process"
         )
-    return found[0]
+    return running[0]

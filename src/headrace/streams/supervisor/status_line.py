@@ -183,14 +183,14 @@ class StatusLine:
 
 
 def table(workers: Sequence[WorkerStatus], now_s: float) -> Table:
-    found = Table(box=None, pad_edge=False)
+    table_view = Table(box=None, pad_edge=False)
     for heading in ("worker", "pid", "state"):
-        found.add_column(heading, no_wrap=True)
+        table_view.add_column(heading, no_wrap=True)
     for heading in ("tasks", "restored", "records/s", "commits/s", "last commit", "restarts"):
-        found.add_column(heading, justify="right", no_wrap=True)
+        table_view.add_column(heading, justify="right", no_wrap=True)
     for worker in workers:
-        found.add_row(*cells(worker, now_s))
-    return found
+        table_view.add_row(*cells(worker, now_s))
+    return table_view
 
 
 def cells(worker: WorkerStatus, now_s: float) -> list[str]:

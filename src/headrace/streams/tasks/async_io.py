@@ -218,10 +218,10 @@ class _Jumping(selectors.DefaultSelector):
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         if not timeout or len(self.get_map()) > JumpingLoop._OWN:
             return super().select(timeout)
-        found = super().select(0)
-        if not found:
+        ready = super().select(0)
+        if not ready:
             self._jump(timeout)
-        return found
+        return ready
 
 
 # Calls of plain functions, each in a thread of a pool.
@@ -327,8 +327,8 @@ class _Wave:
                     return True
                 job = self._waiting.popleft()
                 # The waiting thread sets the error of a late job, so use a private job here.
-                own = ExternalCall(job.attempt)
-                attempts = Attempts(own, self._plan)
+                call = ExternalCall(job.attempt)
+                attempts = Attempts(call, self._plan)
                 due_s = time.monotonic() + self._plan.timeout_ms / 1000
                 self._running[job] = (due_s, attempts)
                 self._changed.notify_all()  # the waiting thread must consider this timeout
@@ -339,7 +339,7 @@ class _Wave:
             with self._changed:
                 if self._running.pop(job, None) is None:
                     return False
-                job.value, job.error = own.value, own.error
+                job.value, job.error = call.value, call.error
                 self._end(job)
 
     def _pause(self, job: ExternalCall, pause_s: float) -> None:

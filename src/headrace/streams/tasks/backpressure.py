@@ -244,10 +244,10 @@ class RepartitionBackpressure:
             tps = [tp for looked_at in self._looked_at.values() for tp in looked_at]
             unknown = [tp for tps in self._unknown.values() for tp in tps]
             self._inquiry.ask(partial(self._request_offsets, tps, unknown))
-        if self._inquiry.is_open and (found := self._inquiry.take()) is not None:
+        if self._inquiry.is_open and (offsets := self._inquiry.take()) is not None:
             self._read_and_seen = self._read_when_asked
             self._ask_s = now_s + ASK_S
-            for tp, (end, begun) in found.items():
+            for tp, (end, begun) in offsets.items():
                 self._ends[tp] = end
                 if begun is not None:
                     self._elsewhere[tp] = begun

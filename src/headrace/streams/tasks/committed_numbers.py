@@ -159,12 +159,12 @@ class TimesWritten:
     def _see(self, shift: _Shift, timestamp: int) -> None:
         facts = self._facts
         if facts.is_punctuating:
-            own = facts.stream_time
+            time = facts.stream_time
         elif facts.record is not None:
-            own = facts.record.timestamp()[1]
+            time = facts.record.timestamp()[1]
         else:
             return  # a cached update: its row has the time of its record
-        shift.seen = max(own - timestamp, shift.seen or 0)
+        shift.seen = max(time - timestamp, shift.seen or 0)
 
     def note(self) -> None:
         """Set the numbers for a commit."""
@@ -217,8 +217,8 @@ class CommittedNumbers:
 
         IDs of changelogs are committed only if they fit with all other numbers.
         """
-        own = dict.fromkeys((*self._numbers, *of_inputs, INPUTS, COMMIT_ID), 0)
-        values = {**self._extra_values, **own, **id_values("", "")}
+        reserved = dict.fromkeys((*self._numbers, *of_inputs, INPUTS, COMMIT_ID), 0)
+        values = {**self._extra_values, **reserved, **id_values("", "")}
         try:
             OffsetMetadata(0, values).encode()
         except ValueError as error:
@@ -240,8 +240,8 @@ class CommittedNumbers:
 
     def values(self, inputs: Iterable[str], commit_id: int) -> dict[str, int]:
         numbers = {name: n.value for name, n in self._numbers.items() if n.value != -1}
-        own = {INPUTS: inputs_number(inputs), COMMIT_ID: commit_id, **self._changelog_numbers}
-        return {**self._extra_values, **numbers, **own}
+        reserved = {INPUTS: inputs_number(inputs), COMMIT_ID: commit_id, **self._changelog_numbers}
+        return {**self._extra_values, **numbers, **reserved}
 
     def progress(
         self, topic: str, partition_time: int, values: Mapping[str, int]

@@ -444,8 +444,8 @@ class GlobalTables:
         self._ends |= {p: end for p, end in table.ends.items() if end > table.starts[p]}
 
     def _stuck(self, ends: Mapping[TopicPartition, int]) -> str:
-        at = {tp: self._tables[tp.topic].next[tp] for tp in ends}
-        left = ", ".join(f"{tp} is at {at[tp]} of {end}" for tp, end in ends.items())
+        positions = {tp: self._tables[tp.topic].next[tp] for tp in ends}
+        left = ", ".join(f"{tp} is at {positions[tp]} of {end}" for tp, end in ends.items())
         return (
             f"global tables got no record for {self._timeout_s:g} s, and there are more: {left}; "
             "the brokers do not answer, or a transaction is open on the topic, or "
@@ -523,8 +523,8 @@ class GlobalTables:
     def _pass_markers(self) -> None:
         assert self._consumer is not None
         for table in self._tables.values():
-            for tp, at in self._consumer.positions(list(table.next)).items():
-                table.next[tp] = max(at, table.next[tp])
+            for tp, position in self._consumer.positions(list(table.next)).items():
+                table.next[tp] = max(position, table.next[tp])
 
     def _remember(self, table: _Table) -> None:
         assert self._state is not None

@@ -72,15 +72,15 @@ class InputIdentity:
         known = _ids_of(tasks)
         if self._clock.monotonic_s() < self._next_s or not (names := self._names(known)):
             return ""
-        found = self._ask(names)(WAIT_S)
-        if found is None:
+        current = self._ask(names)(WAIT_S)
+        if current is None:
             self._next_s = self._clock.monotonic_s() + PAUSE_S
             return ""
         for name in names:
             how = "read" if name in known else "written"
-            if name not in found:
+            if name not in current:
                 return f"topic {name}, which is {how}, does not exist"
-            if name in known and not same_topic(known[name], found[name]):
+            if name in known and not same_topic(known[name], current[name]):
                 return f"topic {name}, which is {how}, was deleted and re-created"
         return ""
 

@@ -91,7 +91,7 @@ def read_before(
     if deployed is None:
         return {}
     internal = {topic.name for topic in deployed.topics}
-    found = {}
+    inputs_before = {}
     for plan in plans:
         names = {store.name for store in plan.program.sub_topology.stores}
         same = [store.reads for store in deployed.stores if store.name in names]
@@ -104,10 +104,10 @@ def read_before(
         if read or deployed.subs:
             # A topic that no task of the deployed version read has no offsets to lose.
             topics = (topics if read else deployed.reads) - frozenset(deployed.fresh)
-        found[plan.id] = ReadBefore(
+        inputs_before[plan.id] = ReadBefore(
             topics if read or deployed.subs else None, bool(same) or not names
         )
-    return found
+    return inputs_before
 
 
 def _read_in_front(

@@ -308,10 +308,10 @@ class Restorer:
         commit_id = committed_commit_id(task.start)
         if commit_id is None:
             return
-        found = {store: task.state.position(store) for store in task.spec.restored_from}
+        positions_found = {store: task.state.position(store) for store in task.spec.restored_from}
         positions = {
             store: replace(position, commit_id=commit_id)
-            for store, position in found.items()
+            for store, position in positions_found.items()
             if position is not None and position.commit_id != commit_id
         }
         if positions:

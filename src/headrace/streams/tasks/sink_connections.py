@@ -124,8 +124,8 @@ class SinkConnections:
                 connection = self._open(node, sink)
                 try:
                     self._batching[node] = getattr(connection, "batching", None)
-                    found = connection.positions(source, partitions)
-                    if not found and node not in self._known:
+                    positions = connection.positions(source, partitions)
+                    if not positions and node not in self._known:
                         self._warn_of_others(node, connection)
                     self._known.add(node)
                 finally:
@@ -135,7 +135,7 @@ class SinkConnections:
         trouble = self._trouble.get(node)
         if trouble is not None:
             trouble.answers = True
-        return found
+        return positions
 
     def _warn_of_others(self, node: str, connection: SinkConnection) -> None:
         """Warn of positions under other application IDs: a renamed application repeats its rows."""
@@ -249,24 +249,24 @@ class SinkConnections:
         except _TOLD:
             raise
         except Exception as error:
-            name, place = type(error).__name__, _place_of(error)
-            at = f"raised at {place}" if place else ""
+            name, location = type(error).__name__, _place_of(error)
+            raised_at = f"raised at {location}" if location else ""
             if not has_rows:
                 text = _PASSWORD.sub("***", str(error)).strip()
-                raise SinkFailedError(node, f"raised {name}: {text}", at) from error
+                raise SinkFailedError(node, f"raised {name}: {text}", raised_at) from error
             if isinstance(error, _OF_VALUES):
-                where = f" at {place}" if place else ""
+                where = f" at {location}" if location else ""
                 raise SinkBugError(f"the sink raised {name}{where}") from error
             more = "log.errors=full has its text in the log"
             raise SinkFailedError(
-                node, f"raised {name}", "; ".join(filter(None, (at, more)))
+                node, f"raised {name}", "; ".join(filter(None, (raised_at, more)))
             ) from error
 
 
 def _place_of(error: BaseException) -> str | None:
     frames = traceback.extract_tb(error.__traceback__)
-    found = [frame for frame in frames if is_the_users(frame.filename)]
-    return f"{found[-1].filename}:{found[-1].lineno}" if found else None
+    user_frames = [frame for frame in frames if is_the_users(frame.filename)]
+    return f"{user_frames[-1].filename}:{user_frames[-1].lineno}" if user_frames else None
 
 
 def _close(connection: SinkConnection) -> None:

@@ -61,7 +61,7 @@ LocalRows = Sequence[tuple[bytes, "bytes | None"]]
 
 
 def buffers_of(spec: TaskSpec, state: TaskState) -> dict[str, Buffer]:
-    found = {}
+    buffers = {}
     for store in spec.stores:
         serde, hold = spec.value_serdes[store.name], spec.program.holds[store.name]
         # With a handler, a record whose row cannot be encoded is skipped, so check immediately.
@@ -73,8 +73,8 @@ def buffers_of(spec: TaskSpec, state: TaskState) -> dict[str, Buffer]:
             exact=_NULL if checks else exact_types(serde),
             keep=partial(_checked, serde) if checks else keeper(serde),
         )
-        found[store.name] = make_buffer(store.spec, state.store(store.name), coding)
-    return found
+        buffers[store.name] = make_buffer(store.spec, state.store(store.name), coding)
+    return buffers
 
 
 def _checked(serde: Serde[Any], value: Any) -> Any:
@@ -530,11 +530,11 @@ class Task:
 
     def oldest_times(self) -> dict[str, int]:
         """Return the earliest time that the next commit writes, by windowed store."""
-        found = {}
+        times = {}
         for name, buffer in self._buffers.items():
             if isinstance(buffer, TimedBuffer) and (oldest := buffer.oldest_written()) is not None:
-                found[name] = oldest
-        return found
+                times[name] = oldest
+        return times
 
     def row_refused(
         self, store: str, error: RecordTooLargeError | RefusedTimestampError

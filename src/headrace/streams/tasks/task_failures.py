@@ -195,12 +195,12 @@ def _record_error(
     store = error.store if isinstance(error, NullKeyError) else _store_of(spec, node)
     message += _of_row(error, store)
     if record is None:
-        found = suspect()
+        input_range = suspect()
         if isinstance(error, RefusedTimestampError):
-            found = found.for_its_time()
-        if found.ranges != found.far:
+            input_range = input_range.for_its_time()
+        if input_range.ranges != input_range.far:
             message += _of_folded(spec, node)
-        return range_error(found, message, node=node, store=store)
+        return range_error(input_range, message, node=node, store=store)
     return RecordError(
         message,
         topic=record.topic(),
@@ -219,8 +219,12 @@ def _record_error(
 def _of_partial(spec: TaskSpec, error: BaseException, record: Any) -> str:
     if record is None or record.topic() not in spec.internal_topics:
         return ""
-    said = said_of_partial(record.headers(), record.value())
-    return "" if said is None or isinstance(error, PartialError) else f"; the record is {said}"
+    description = said_of_partial(record.headers(), record.value())
+    return (
+        ""
+        if description is None or isinstance(error, PartialError)
+        else f"; the record is {description}"
+    )
 
 
 def _of_row(error: BaseException, store: str | None) -> str:

@@ -162,15 +162,15 @@ class ClusterFacts:
     def partitions_of(self, topic: str) -> int:
         """Return the partition count; an unknown topic is described and remembered."""
         if topic not in self.topics:
-            found = describe_twice(self.admin, [topic], {topic}, written={topic})
-            if topic not in found:
+            described = describe_twice(self.admin, [topic], {topic}, written={topic})
+            if topic not in described:
                 named = did_you_mean(topic, sorted(self.admin.names()))
                 raise MissingTopicError(
                     f"topic {named}, which a function of the topology has named for a record, does "
                     "not exist; create it, or correct the function",
                     topics=[topic],
                 )
-            self.topics[topic] = found[topic]
+            self.topics[topic] = described[topic]
         return self.topics[topic].partitions
 
 
@@ -353,10 +353,10 @@ def ask_sinks(
     for task in tasks:
         if task.plan.outside is not None:
             by_plan.setdefault(task.plan.id, []).append(task)
-    found: dict[TaskId, StartPosition] = {}
+    positions: dict[TaskId, StartPosition] = {}
     for some in by_plan.values():
-        found |= _ask_one(connections, some, topic_ids)
-    return found
+        positions |= _ask_one(connections, some, topic_ids)
+    return positions
 
 
 def _ask_one(
@@ -510,8 +510,8 @@ class Tasks:
 
     def bound_caches(self, beside: Iterable[RowsKept]) -> None:
         """Limit the read caches of all stores, and caches `beside` that belong to no task."""
-        own = [buffer for task in self.running for buffer in task.buffers]
-        bound_caches((*own, *beside), self._read_cache_bytes)
+        buffers = [buffer for task in self.running for buffer in task.buffers]
+        bound_caches((*buffers, *beside), self._read_cache_bytes)
 
     @property
     def owned(self) -> list[TaskId]:
@@ -565,10 +565,10 @@ class Tasks:
 
     def describe_inputs(self, leads: Iterable[TopicPartition]) -> list[str]:
         """Return subscribed partitions and all other inputs of their tasks as text, for the log."""
-        found = set[TopicPartition](leads)
-        for topic, partition in list(found):
-            found.update(self._by_lead[topic].inputs(partition, self._partitions))
-        return [str(tp) for tp in sorted(found)]
+        inputs = set[TopicPartition](leads)
+        for topic, partition in list(inputs):
+            inputs.update(self._by_lead[topic].inputs(partition, self._partitions))
+        return [str(tp) for tp in sorted(inputs)]
 
     def release(self, ids: Iterable[TaskId]) -> None:
         """Close owned tasks; uncommitted work is discarded."""
@@ -657,14 +657,14 @@ class Tasks:
         self._begin_looked_up()
 
     def _begin_looked_up(self) -> None:
-        found = self._inquiry.take()
-        if found is None:
+        start_facts = self._inquiry.take()
+        if start_facts is None:
             return
         # The client fetches the first added partitions immediately, and the rest with its next
         # request. Internal topics come last because they are empty at first and would delay others.
-        for slot in sorted(found.slots, key=lambda slot: slot.plan.reads_own_alone):
+        for slot in sorted(start_facts.slots, key=lambda slot: slot.plan.reads_own_alone):
             if self._slots.get(slot.id) is slot:
-                self._begin_at(slot, found)
+                self._begin_at(slot, start_facts)
 
     def _begin_at(self, slot: OwnedTask, found: StartFacts) -> None:
         committed = {tp: found.committed[tp] for tp in slot.inputs}
