@@ -17,7 +17,7 @@ from pathlib import Path
 
 from rocksdict import AccessType, DbClosedError, Rdict
 
-from headrace.state.errors import StateError, UnknownStoreError
+from headrace.state.errors import StateError, StoreCorruptedError, UnknownStoreError
 from headrace.state.file_list import OpenList, list_of_files, open_list, require_readable
 from headrace.state.layout import noted_layout
 from headrace.state.rocks import (
@@ -172,12 +172,21 @@ class RocksSecondary:
         options = row_options(memory)
         options.set_max_open_files(-1)
         options.set_db_log_dir(own)
-        strict = Rdict(
-            str(self._path),
-            options,
-            column_families={family_of(name): row_options(memory) for name in self._stores},
-            access_type=AccessType.read_only(False),
-        )
+        try:
+            with failures():
+                strict = Rdict(
+                    str(self._path),
+                    options,
+                    column_families={family_of(name): row_options(memory) for name in self._stores},
+                    access_type=AccessType.read_only(False),
+                )
+        except StoreCorruptedError as error:
+            if list_of_files(self._path) == self._files:
+                raise
+            # The writer has deleted a file after a compaction.
+            raise StateError(
+                f"files of {self._path} were replaced while it was opened; try again"
+            ) from error
         listed = _file_names(strict)
         strict.close()
         if not listed <= _file_names(self._db):
