@@ -29,6 +29,7 @@ _STARTS_SPARK = (
     "test_session.py",
     "test_started_meanwhile_on_broker.py",
     "test_text_files.py",
+    "test_tutorial_on_broker.py",
 )
 
 
