@@ -254,7 +254,7 @@ def state_written_before_the_transaction_commits(patch: pytest.MonkeyPatch) -> N
         deltas = self.write_changelogs(tasks, commit_id)
         offsets = self.send_offsets(tasks, commit_id)
         self.write_state(tasks, deltas, offsets, commit_id)
-        self.commit_transaction()
+        self.commit_transaction(tasks, commit_id)
         return deltas
 
     patch.setattr(Commit, "run", run)
