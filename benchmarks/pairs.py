@@ -1,4 +1,4 @@
-"""A job with one setting and with another one, in turns over the same input, and their ratios."""
+"""Paired runs of a job with two settings, alternating over the same input, and their ratios."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Ratio = Callable[[Run, Run], float]
 def compare(
     place: Cluster, job: Job, settings: tuple[str, str], *, pairs: int, partitions: int
 ) -> None:
-    """Print the ratios of a job with the first setting over the same job with the second one.
+    """Run a job with two settings in turns, and print the ratios of the first to the second.
 
     Args:
         settings: two settings of the application, as name=value.

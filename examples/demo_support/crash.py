@@ -34,17 +34,17 @@ class Names:
 
     @property
     def word_counts(self) -> str:
-        """The topic that is written."""
+        """Name of the output topic."""
         return f"{self.application}-word-counts"
 
     @property
     def words(self) -> str:
-        """Repartition topic with equal words in one partition."""
+        """Name of the repartition topic, which has each word in a single partition."""
         return f"{self.application}-by-word-repartition"
 
     @property
     def changelog(self) -> str:
-        """The topic that keeps a copy of the counts."""
+        """Name of the changelog topic of the counts."""
         return f"{self.application}-counts-changelog"
 
     @property

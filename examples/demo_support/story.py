@@ -18,7 +18,7 @@ _WRONG_SHOWN = 10
 
 
 def differences(counted: Mapping[str, int], expected: Mapping[str, int]) -> list[str]:
-    """Return the words whose counts differ or are missing on one side."""
+    """Return the words whose count is missing, superfluous or different from the expected count."""
     words = sorted(counted.keys() | expected.keys())
     return [word for word in words if counted.get(word) != expected.get(word)]
 

@@ -22,7 +22,7 @@ RESOURCES = {name: m for name, m in MANIFESTS.items() if m["kind"] != "Kustomiza
 @pytest.mark.parametrize("version", [OLDEST, NEWEST])
 @pytest.mark.parametrize("name", sorted(RESOURCES))
 def test_a_manifest_is_valid(name: str, version: str) -> None:
-    kubernetes_validate.validate(RESOURCES[name], version, strict=True)
+    assert kubernetes_validate.validate(RESOURCES[name], version, strict=True) == version
 
 
 def test_a_misspelt_field_of_a_manifest_is_found() -> None:

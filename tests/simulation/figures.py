@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from headrace.simulation import SimulationResult
 from headrace.streams.kafka.protocols import TopicPartition
-from headrace.streams.simulation import SimulationResult
 from headrace.streams.simulation.setup import Incarnation
 from headrace.streams.simulation.world.cluster import SimulatedCluster
 from headrace.streams.simulation.world.transactions import Txn

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
-from headrace.streams.simulation import FaultPlan, Simulation
+from headrace.simulation import FaultPlan, Simulation
 from tests.simulation.blocks import run_each
 from tests.simulation.example import example_inputs, example_topology
 from tests.simulation.recount import differences

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from headrace.streams.simulation import SimulationResult
+from headrace.simulation import SimulationResult
 from tests.simulation.example import step
 
 Rows = Sequence[tuple[Any, Any]]

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from headrace.streams.simulation import FaultPlan, Simulation, SimulationResult
+from headrace.simulation import FaultPlan, Simulation, SimulationResult
 from tests.simulation.blocks import run_each
 from tests.simulation.example import example_inputs, example_topology
 from tests.simulation.recount import differences

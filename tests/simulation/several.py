@@ -11,7 +11,7 @@ import random
 from collections import Counter
 from typing import Any
 
-from headrace.streams.simulation import SimulationResult
+from headrace.simulation import SimulationResult
 from headrace.topology import StreamsBuilder, Topology, serdes
 
 INPUTS = ("left", "right")

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from headrace.streams.simulation import FaultPlan, Simulation, SimulationResult
+from headrace.simulation import FaultPlan, Simulation, SimulationResult
 from headrace.streams.simulation.run import DISASTERS
 from tests.simulation import seeds
 from tests.simulation.blocks import run_each

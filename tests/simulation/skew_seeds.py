@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from headrace import event_time
+from headrace.simulation import FaultPlan, Simulation, SimulationResult
 from headrace.state.codec import partition_for_key
-from headrace.streams.simulation import FaultPlan, Simulation, SimulationResult
 from headrace.topology import JoinWindows, StreamsBuilder, TimeWindows, Topology, serdes
 from headrace.topology.context.task_facts import RESULTS_PER_COMMIT
 from tests.simulation.blocks import run_each

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from headrace.streams.simulation import FaultPlan, Simulation, SimulationResult
+from headrace.simulation import FaultPlan, Simulation, SimulationResult
 from tests.simulation.blocks import run_each
 from tests.simulation.seeds import plan_of, settings_of
 from tests.simulation.steps import AT_LAST, IN_ORDER, steps_inputs, steps_topology

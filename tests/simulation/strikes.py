@@ -12,7 +12,7 @@ from collections import Counter
 from dataclasses import replace
 from typing import Any
 
-from headrace.streams.simulation import CALLS, FaultPlan, Simulation, SimulationResult
+from headrace.simulation import CALLS, FaultPlan, Simulation, SimulationResult
 from headrace.streams.simulation.run import DISASTERS
 from headrace.streams.simulation.world.coverage import PHASES, Coverage
 from headrace.topology import KTable, StreamsBuilder, Topology, serdes

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from headrace.streams.simulation import Simulation
+from headrace.simulation import Simulation
 from headrace.topology import StreamsBuilder, Topology, serdes
 
 NUMBERS = [(f"k{number % 7}", number) for number in range(80)]

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from headrace.streams.simulation import CALM, Simulation
+from headrace.simulation import CALM, Simulation
 from headrace.topology import StreamsBuilder, serdes
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from headrace.streams.simulation import FaultPlan, Simulation
+from headrace.simulation import FaultPlan, Simulation
 from tests.simulation.example import example_inputs, example_topology
 from tests.simulation.recount import differences
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.streams.simulation import CALLS
+from headrace.simulation import CALLS
 from headrace.streams.simulation.world.faults import WEIGHTS
 from tests.simulation.cores import make_pool
 from tests.simulation.seeds import run_block

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.streams.simulation import CALM, FaultPlan, Simulation
+from headrace.simulation import CALM, FaultPlan, Simulation
 from headrace.streams.simulation.run import DISASTERS
 from headrace.topology import StreamsBuilder, serdes
 from headrace.topology.errors import TopologyError

@@ -6,8 +6,8 @@ from collections import Counter
 
 import pytest
 
+from headrace.simulation import CALM, FaultPlan, Simulation
 from headrace.streams.kafka.adaptive_batch_size import AdaptiveBatchSize
-from headrace.streams.simulation import CALM, FaultPlan, Simulation
 from headrace.topology import MemorySink, StreamsBuilder, Topology, serdes
 
 ROWS, KEYS = 300, 3

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from headrace.streams.simulation import CALM, Simulation, SimulationResult
+from headrace.simulation import CALM, Simulation, SimulationResult
 from headrace.streams.simulation.run import SimulatedRun
 from headrace.streams.simulation.world.kernel import SECOND
 from headrace.topology import Processor, ProcessorContext, Record, StreamsBuilder, Topology, serdes

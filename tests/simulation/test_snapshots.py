@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from headrace.streams.simulation import FaultPlan, Simulation, SimulationResult
+from headrace.simulation import FaultPlan, Simulation, SimulationResult
 from tests.simulation.planted import BUGS_OF_SNAPSHOTS, found_by
 from tests.simulation.several import INPUTS, differences, expected_of
 from tests.simulation.several_seeds import TOPOLOGY

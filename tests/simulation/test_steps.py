@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from headrace.simulation import FaultPlan, Simulation
 from headrace.streams.kafka.plain_producer import PlainProducer
 from headrace.streams.kafka.protocols import TopicPartition
-from headrace.streams.simulation import FaultPlan, Simulation
 from headrace.streams.testing.driver import TopologyTestDriver
 from headrace.topology import SessionWindows, StreamsBuilder, Suppressed, Window, Windowed, serdes
 from tests.simulation.cores import make_pool

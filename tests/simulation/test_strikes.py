@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from headrace.streams.simulation import CALLS
+from headrace.simulation import CALLS
 from headrace.streams.simulation.run import DISASTERS
 from headrace.streams.simulation.world.coverage import PHASES, Coverage
 from headrace.streams.simulation.world.faults import WEIGHTS

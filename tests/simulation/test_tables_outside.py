@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from headrace.simulation import FaultPlan, Simulation
 from headrace.streams.connectors.duckdb import DuckDbSink
 from headrace.streams.connectors.parquet import ParquetSink
-from headrace.streams.simulation import FaultPlan, Simulation
 from headrace.streams.simulation.world.faults import SINK_CALLS
 from headrace.topology import MemorySink, SinkBatching, StreamsBuilder, Topology, serdes
 from tests.simulation.blocks import RunSeed, run_each

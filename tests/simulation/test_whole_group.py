@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from headrace.simulation import FaultPlan, Simulation, SimulationResult
 from headrace.streams.admin.start_check import LostGroup
-from headrace.streams.simulation import FaultPlan, Simulation, SimulationResult
 from headrace.topology import StreamsBuilder, Topology, serdes
 
 SEEDS = range(12)

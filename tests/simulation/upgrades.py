@@ -15,11 +15,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from headrace.simulation import CALM, FaultPlan, Simulation, SimulationResult
 from headrace.streams.config.config import StreamsConfig
 from headrace.streams.plan.deployment import Deployment
 from headrace.streams.plan.deployment_changes import changes
 from headrace.streams.plan.plan import plan_application
-from headrace.streams.simulation import CALM, FaultPlan, Simulation, SimulationResult
 from headrace.streams.simulation.api import DEFAULTS
 from headrace.topology import KStream, StreamsBuilder, Topology, serdes
 from tests.simulation.blocks import run_each

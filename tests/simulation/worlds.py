@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import confluent_kafka
 from confluent_kafka import KafkaException
 
-from headrace.streams.simulation import CALM
+from headrace.simulation import CALM
 from headrace.streams.simulation.world.cluster import SimulatedCluster
 from headrace.streams.simulation.world.consumer_client import SimulatedConsumer
 from headrace.streams.simulation.world.faults import Faults

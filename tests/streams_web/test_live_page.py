@@ -550,7 +550,10 @@ def test_keys_that_change_most_are_shown_where_stores_are_served(
     page.focus("#hot [role=region]")
     stores.hot = [HotKey(key=b"rose", share=0.2, max_error=0.0)]
     page.wait_for_selector("#hot >> text=rose")
-    assert page.evaluate("document.activeElement.ariaLabel") == "Most frequently changed keys of counts"
+    assert (
+        page.evaluate("document.activeElement.ariaLabel")
+        == "Most frequently changed keys of counts"
+    )
     stores.hot = []
     page.wait_for_selector("#hot", state="hidden")
     assert asking.said == []

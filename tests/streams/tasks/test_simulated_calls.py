@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from headrace.streams.simulation import Simulation
+from headrace.simulation import Simulation
 from headrace.topology import Call, StreamsBuilder, serdes
 
 

@@ -9,8 +9,8 @@ from typing import Any, assert_type
 
 import pytest
 
+from headrace.simulation import simulate
 from headrace.streams.errors import FatalClientError, RecordError
-from headrace.streams.simulation import simulate
 from headrace.streams.testing.driver import TopologyTestDriver
 from headrace.streams.testing.local_cluster import Transaction
 from headrace.topology import (
