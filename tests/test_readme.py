@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import signal
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from headrace import serdes
 from tests.support import kafka
-from tests.support.patience import PATIENCE_S
-from tests.support.processes import IMPORT_PATH, ROOT, wait_until
+from tests.support.processes import ROOT, wait_until
+from tests.support.reader import Reader
 from tests.support.topics import Topics
+from tests.support.tutorials import Block
 
 _BLOCK = re.compile(r"^```python\n(?P<code>.*?)^```$", re.M | re.S)
 _SAVED_AS = re.compile(r"[Ss]ave (?:this|it) as `([\w.]+)`")
-HEADRACE_RUN = ("-c", "from headrace.streams.cli.main import main; main()", "run")
 
 
 def blocks(page: str) -> list[tuple[str | None, str]]:
@@ -34,91 +28,29 @@ def blocks(page: str) -> list[tuple[str | None, str]]:
     return found
 
 
-class Newcomer:
-    """Runs blocks in a directory of its own, against the tests' broker and topics of its own."""
-
-    def __init__(self, home: Path, names: dict[str, str]) -> None:
-        self.home = home
-        self._names = names
-        self._environment = {
-            **os.environ,
-            "PYTHONPATH": IMPORT_PATH,
-            "XDG_STATE_HOME": str(home / "state"),
-        }
-
-    def save(self, name: str, code: str) -> None:
-        """Save a block, with the names of topics and applications that no other test uses."""
-        for old, new in self._names.items():
-            code = code.replace(f'"{old}"', f'"{new}"')
-        (self.home / name).write_text(code)
-
-    def run(self, *arguments: str) -> str:
-        """Run Python to its end; returns what it wrote."""
-        done = subprocess.run(
-            [sys.executable, *arguments],
-            cwd=self.home,
-            env=self._environment,
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE_S,
-            check=False,
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
-
-    @contextmanager
-    def running(self, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
-        """Run Python until the test is done with it; the log begins anew."""
-        with (self.home / "log").open("wb") as log:
-            process = subprocess.Popen(
-                [sys.executable, *arguments],
-                cwd=self.home,
-                env=self._environment,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-            )
-        try:
-            yield process
-        finally:
-            process.kill()
-            process.wait()
-
-    def log(self) -> str:
-        return (self.home / "log").read_text()
-
-
 def test_the_application_of_the_readme_counts_the_sentence_that_its_command_sends(
     topics: Topics, tmp_path: Path
 ) -> None:
     (name, application), _ = blocks("README.md")
     names = {
-        "localhost:9092": topics.bootstrap,
         "sentences": topics.create("sentences", partitions=4),
         "word-counts": topics.create("word-counts", partitions=4),
         "word-count": topics.name("word-count"),
     }
-    newcomer = Newcomer(tmp_path, names)
+    me = Reader(tmp_path, topics.bootstrap, names)
     assert name == "word_count.py"
-    newcomer.save(name, application)
+    me.save(Block("python", name, application))
     readme = (ROOT / "README.md").read_text()
-    (produce,) = re.findall(r'^echo "a daisy is not a rose" \| headrace (.*)$', readme, re.M)
-    sentence = tmp_path / "sentence.txt"
-    sentence.write_text("a daisy is not a rose\n")
-    words = [names["sentences"] if word == "sentences" else word for word in produce.split()]
-    words.insert(3, str(sentence))
-    with newcomer.running("word_count.py") as process:
+    (produce,) = re.findall(r'^echo "a daisy is not a rose" \| headrace .*$', readme, re.M)
+    with me.running("python word_count.py"):
         wait_until(lambda: has_members(names["word-count"], topics.bootstrap), what="it runs")
-        newcomer.run("-m", "headrace", *words)
+        me.run(produce)
         counts = {"a": 2, "daisy": 1, "is": 1, "not": 1, "rose": 1}
         wait_until(
             lambda: counts_in(names["word-counts"], topics.bootstrap) == counts, what="counts"
         )
-        process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 0, newcomer.log()
-    with newcomer.running(*HEADRACE_RUN, "word_count:app", "--workers=2") as process:
-        wait_until(lambda: newcomer.log().count('"new": "running"') >= 2, what="two workers")
-        process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 0, newcomer.log()
+    with me.running("headrace run word_count:app --workers=2"):
+        me.wait_for_log('"new": "running"', 2)
 
 
 def has_members(group: str, bootstrap: str) -> bool:
@@ -134,11 +66,10 @@ def counts_in(topic: str, bootstrap: str) -> dict[str, int]:
 
 
 def test_the_test_of_the_readme_passes(tmp_path: Path) -> None:
-    newcomer = Newcomer(tmp_path, {})
+    me = Reader(tmp_path, "localhost:9092", {})
     for name, code in blocks("README.md"):
-        assert name is not None
-        newcomer.save(name, code)
-    assert "1 passed" in newcomer.run("-m", "pytest", "-q", "-p", "no:cacheprovider")
+        me.save(Block("python", name, code))
+    assert "1 passed" in me.run("pytest -q -p no:cacheprovider")
 
 
 def test_the_word_count_of_the_readme_is_the_example() -> None:
@@ -160,14 +91,7 @@ def test_the_line_that_tries_the_word_count_prints_what_the_readme_shows(tmp_pat
     text = (ROOT / "README.md").read_text()
     (line,) = re.findall(r"^echo .* \| headrace try .*$", text, re.M)
     (shown,) = re.findall(r"^```text\n(.*?)^```$", text, re.M | re.S)
-    Newcomer(tmp_path, {}).save(*blocks("README.md")[0])
-    done = subprocess.run(
-        line.replace("headrace try", f"{sys.executable} -m headrace try"),
-        shell=True,
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": IMPORT_PATH},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert records_without_times(done.stdout) == records_without_times(shown)
+    name, application = blocks("README.md")[0]
+    me = Reader(tmp_path, "localhost:9092", {})
+    me.save(Block("python", name, application))
+    assert records_without_times(me.run(line)) == records_without_times(shown)

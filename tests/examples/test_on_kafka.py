@@ -26,8 +26,10 @@ from headrace.topology.serdes import avro
 from tests.support import kafka
 from tests.support.live import Live, live, settings_of
 from tests.support.patience import PATIENCE_S
+from tests.support.reader import Reader
 from tests.support.topics import Topics
-from tests.test_readme import Newcomer, blocks
+from tests.support.tutorials import Block
+from tests.test_readme import blocks
 
 NOON = datetime(2024, 5, 1, 12, tzinfo=UTC)
 SECOND, MINUTE, DAY = timedelta(seconds=1), timedelta(minutes=1), timedelta(days=1)
@@ -235,13 +237,12 @@ def test_the_page_shows_how_to_write_to_them_and_to_read(topics: Topics, tmp_pat
         topics.create(name) for name in ("page-views", "users", "views-by-region")
     )
     names = {"page-views": views, "users": users, "views-by-region": by_region}
-    names |= {"localhost:9092": topics.bootstrap, "visitor": topics.name("visitor")}
-    newcomer = Newcomer(tmp_path, names)
-    assert title is not None
-    newcomer.save(title, visit)
+    names["visitor"] = topics.name("visitor")
+    me = Reader(tmp_path, topics.bootstrap, names)
+    me.save(Block("python", title, visit))
     with live(page_views(views, users, by_region), settings_of(topics, tmp_path)) as app:
         app.wait_running()
-        lines = newcomer.run(title).splitlines()
+        lines = me.run(f"python {title}").splitlines()
     last = {}
     for region, view in (line.split(maxsplit=1) for line in lines):
         counted = json.loads(view)
