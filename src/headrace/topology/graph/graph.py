@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal, Self, TypeVar, cast
 
@@ -129,7 +128,8 @@ class Stateless(Node):
 
 
 def _asked(name: str) -> Any:
-    return property(attrgetter(f"spec.{name}"))
+    # Not attrgetter, which has no __code__: from Python 3.14, dataclasses with slots need it.
+    return property(lambda node: getattr(node.spec, name))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
