@@ -11,7 +11,7 @@ unexport PYTHONDONTWRITEBYTECODE
 FIND_JAVA := from headrace.streams.devbroker.java import find_java; find_java()
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test faults test-quick test-long spark chaos chaos-sinks mutants lint format docs demo bench clean
+.PHONY: help setup test faults test-quick test-long spark chaos chaos-sinks mutants lint format docs demo bench release clean
 
 help:  ## List the commands
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
@@ -110,6 +110,10 @@ demo: setup  ## Run the demo on a separate broker; ARGS=--stay keeps its dashboa
 bench: setup  ## Compare with Kafka Streams, Quix and hand-written consumers
 	$(BIN)/python -m benchmarks.run $(if $(QUICK),--quick,--plots --json benchmarks/results/latest.json) \
 		$(BENCH_ARGS)
+
+# TAG=v0.1.0 refuses a version that does not fit the tag.
+release: setup  ## Build and check sdist, wheel, SBOM and checksums in dist/
+	$(BIN)/python -m tests.support.release $(TAG:%=--tag %)
 
 clean:  ## Remove build and test files; keep .venv and the dev broker's data
 	rm -rf build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis
