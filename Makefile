@@ -11,7 +11,7 @@ unexport PYTHONDONTWRITEBYTECODE
 FIND_JAVA := from headrace.streams.devbroker.java import find_java; find_java()
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test faults test-quick test-long spark chaos chaos-sinks mutants lint format docs demo bench release clean
+.PHONY: help setup test faults test-quick test-long spark chaos chaos-sinks mutants lint format docs demo bench test-wheel release clean
 
 help:  ## List the commands
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
@@ -61,13 +61,19 @@ SPARK_QUICK := $(patsubst %,tests/spark_bridge/%.py,handover/live/test_handover_
 	live/test_example_on_broker live/test_page_on_broker live/test_read_store_on_broker \
 	live/test_script_on_broker) -k "not spark_cluster and not ships_the_project" -m "spark and not long"
 
+QUICK_TESTS := -m "not spark and not broker and not slow and not long" -n 3 --dist loadfile \
+	--no-loadscope-reorder --hypothesis-profile=quick -q tests/state tests/topology tests/streams \
+	tests/test_imports.py tests/test_layout.py tests/test_golden_names.py tests/test_face.py \
+	tests/test_recipe.py
+
 # Under ninety seconds on two cores, and neither Java nor a broker: what one runs between two edits.
 # Some of the tests wait, so there is work for more processes than cores.
 test-quick: setup  ## Run the fast tests, without a broker
-	$(BIN)/pytest -m "not spark and not broker and not slow and not long" -n 3 --dist loadfile \
-		--no-loadscope-reorder --hypothesis-profile=quick -q tests/state tests/topology tests/streams tests/test_imports.py \
-		tests/test_layout.py tests/test_golden_names.py tests/test_face.py tests/test_recipe.py \
-		$(PYTEST_ARGS)
+	$(BIN)/pytest $(QUICK_TESTS) $(PYTEST_ARGS)
+
+# PYTHONS="python3.12 …" takes these; else each version that pyproject.toml names and the machine has.
+test-wheel: setup  ## Run the fast tests against the built wheel, on each Python
+	$(BIN)/python -m tests.support.wheel_tests $(PYTHONS:%=--python %) -- $(QUICK_TESTS) $(PYTEST_ARGS)
 
 spark: setup  ## Run the tests that start Spark
 	$(BIN)/pytest $(if $(QUICK),$(SPARK_QUICK),tests/spark_bridge -m spark) $(PYTEST_ARGS)

@@ -9,14 +9,17 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import tomllib
 import zipfile
 from pathlib import Path
 
 import pytest
 from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
+from trove_classifiers import classifiers
 
 from tests.support.release import refusals
+from tests.support.wheel_tests import copy_tree, find_python, named_versions, run_tests
 from tests.test_packaging import ROOT, build, copy_of_the_tree
 
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
@@ -208,3 +211,45 @@ def _built(tree: Path, target: Path) -> Path:
 def _contents(wheel: Path) -> dict[str, bytes]:
     with zipfile.ZipFile(wheel) as archive:
         return {name: archive.read(name) for name in archive.namelist()}
+
+
+def declared() -> list[str]:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    return list(project["classifiers"])
+
+
+def test_every_classifier_is_a_published_one() -> None:
+    assert [name for name in declared() if name not in classifiers] == []
+    assert "Programming Language :: Python :: 3.99" not in classifiers
+
+
+def test_the_named_versions_of_python_are_those_that_ci_tries() -> None:
+    """CI tries the sources, and the wheel, with each of them; the changelog names the range."""
+    named = [name.rpartition(" ")[2] for name in declared() if re.search(r":: 3\.\d+$", name)]
+    ci = (ROOT / ".github/workflows/ci.yml").read_text()
+    tried = re.findall(r"^ +python: \[(.*)\]$", ci, re.M)
+    assert [re.findall(r'"(.+?)"', versions) for versions in tried] == [named, named]
+    changelog = (ROOT / "CHANGELOG.md").read_text()
+    assert f"Python {named[0]} to {named[-1]} on Linux" in changelog
+
+
+def test_the_wheel_is_tested_by_a_python_of_each_version_that_is_there() -> None:
+    running = f"3.{sys.version_info.minor}"
+    assert running in named_versions()
+    found = find_python(running)
+    assert found is not None
+    code = "import sys; print(sys.version_info[:2] == " + str(sys.version_info[:2]) + ")"
+    assert subprocess.check_output([found, "-c", code], text=True) == "True\n"
+    assert find_python("3.99") is None
+
+
+def test_the_tests_of_the_wheel_have_no_package_in_their_tree(tmp_path: Path) -> None:
+    copy_tree(tmp_path / "tree")
+    assert (tmp_path / "tree/tests/golden/names").is_dir()
+    assert not list((tmp_path / "tree").glob("**/headrace/state"))
+
+
+def test_the_tests_of_the_wheel_refuse_an_environment_that_has_the_sources(tmp_path: Path) -> None:
+    """This environment has the sources, as an editable installation."""
+    with pytest.raises(SystemExit, match=r"The tests would import .*headrace, which is not in"):
+        run_tests(Path(sys.executable), tmp_path, ["--version"])
