@@ -17,7 +17,7 @@ from headrace.state.secondary import RocksSecondary
 from headrace.state.spec import StoreSpec
 from tests.state.broken import HERE, filled
 
-DAMAGED = "has lost its end, or is damaged"
+DAMAGED = "is truncated or damaged"
 
 
 def opened(path: Path, memory: RocksMemory) -> RocksTaskState:

@@ -30,7 +30,7 @@ def test_a_start_with_a_wrong_wait_starts_nothing(wait: Any, tmp_path: Path) -> 
         "application.id": "app", "bootstrap.servers": "nowhere:1", "state.dir": str(tmp_path)
     }  # fmt: skip
     app = KafkaStreams(key_count(), settings)
-    with pytest.raises(TypeError, match=r"wait must be a timedelta or True, and .* was given"):
+    with pytest.raises(TypeError, match=r"wait must be a timedelta or True, not "):
         app.start(wait=wait)
     assert app.state is State.CREATED
     assert app._thread is None

@@ -175,7 +175,7 @@ def test_whatever_takes_a_value_is_taken(function: Callable[..., Any]) -> None:
         (lambda s: s.to_table().join(s.to_table(), lambda a, b: a, foreign_key=lambda v: v,
                                      with_key=True), "joiner"),
         (lambda s: s.to_table().join(s.to_table(), lambda a, b: a, value="json"), "value= must"),
-        (lambda s: s.map_values("upper"), "mapper must be a function, and not a str"),
+        (lambda s: s.map_values("upper"), "mapper must be a function, not a str"),
         (lambda s: s.filter(5), "predicate must be a function"),
         (lambda s: s.for_each(coroutine), "coroutine function, which would never run"),
         (lambda s: s.for_each(async_generator), "coroutine function"),
@@ -373,7 +373,7 @@ def test_the_words_are_those_that_types_tell() -> None:
 def test_none_is_no_function_where_one_has_to_be_given(
     refused: Callable[[Any], Any], said: str
 ) -> None:
-    with pytest.raises(TopologyError, match=f"{said}.* must be a function, and not None"):
+    with pytest.raises(TopologyError, match=f"{said}.* must be a function, not None"):
         refused(stream())
 
 

@@ -394,7 +394,7 @@ def _usable(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise StateDirectoryError(
-            f"{path} cannot be used: {error.strerror}; correct state.dir, or the rights on it"
+            f"{path} cannot be used: {error.strerror}; correct state.dir, or its permissions"
         ) from error
 
 

@@ -41,7 +41,7 @@ def require_readable(path: Path) -> None:
     for file in (*path.glob("MANIFEST-*"), *path.glob("*.log")):
         if any(kind in _OF_USED_LOGS for kind in _kinds(file)):
             raise StoreCorruptedError(
-                f"local state cannot be read: {file} has a record of a kind that is never written"
+                f"local state cannot be read: {file} has a record of an unknown kind"
             )
 
 

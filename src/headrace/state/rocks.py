@@ -386,8 +386,7 @@ class RocksTaskState:
             kept = kept_list(self._db)
         if kept is not None and kept.is_damaged(found):
             raise StoreCorruptedError(
-                f"the list of files of {self._path} has lost its end, or is damaged, and with it "
-                "perhaps rows"
+                f"the list of files of {self._path} is truncated or damaged, so rows may be missing"
             )
 
     def _check_format(self) -> None:
@@ -400,8 +399,8 @@ class RocksTaskState:
         if stored_format != b"%d" % FORMAT_VERSION:
             raise StateFormatError(
                 f"{self._path} has format {stored_format.decode(errors='replace')} and this "
-                f"release knows {FORMAT_VERSION}; run the release that wrote it, or remove "
-                "the directory to restore the state from its changelogs"
+                f"release supports {FORMAT_VERSION}; run the release that wrote it, or remove the "
+                "directory to restore the state from its changelogs"
             )
 
     def store(self, name: str) -> RocksStore:

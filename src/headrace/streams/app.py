@@ -355,7 +355,7 @@ localhost:1 has answered yet. It continues to start in the background; stop it w
         """
         if not isinstance(wait, (bool, timedelta)):
             raise TypeError(
-                f"wait must be a timedelta or True, and {type_of(wait)} was given. Write "
+                f"wait must be a timedelta or True, not {type_of(wait)}. Write "
                 "start(wait=timedelta(seconds=5)), or start(wait=True) to wait without a limit."
             )
         refuse_while_loading(self.config.application_id)

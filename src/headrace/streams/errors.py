@@ -123,8 +123,8 @@ class RecordError(StreamsError):
         >>> print(RecordError("cannot deserialize the value", topic="orders", partition=3,
         ...     offset=17, timestamp=0, node="KSTREAM-SOURCE-0000000000", task_id="0_3"))
         cannot deserialize the value (orders-3 offset 17 timestamp 0, node \
-KSTREAM-SOURCE-0000000000, task 0_3); nothing past it is committed: correct the code, or leave the \
-record out with headrace skip orders 3 17 --app MODULE:APP
+KSTREAM-SOURCE-0000000000, task 0_3); nothing past it is committed: correct the code, or skip the \
+record with headrace skip orders 3 17 --app MODULE:APP
     """
 
     def __init__(
@@ -175,7 +175,7 @@ record out with headrace skip orders 3 17 --app MODULE:APP
         if target is not None:
             place = f"{self.topic} {self.partition} {self.offset}"
             app = shlex.join([target, *again])
-            step += f", or leave the record out with headrace skip {place} --app {app}"
+            step += f", or skip the record with headrace skip {place} --app {app}"
         return f"nothing past it is committed: {step}"
 
     def __str__(self) -> str:
@@ -298,9 +298,9 @@ class BackfillOpenError(StreamsError):
 
     Examples:
         >>> print(BackfillOpenError("shop", "bf-1"))
-        backfill bf-1 of the application shop is open, and its state may be half written, so \
-nothing was started; finish it with `headrace backfill ... --id bf-1`, or drop it with `headrace \
-backfill ... --drop --id bf-1`, then start
+        backfill bf-1 of the application shop is open, and its state may be incomplete, so \
+the application did not start; finish it with `headrace backfill ... --id bf-1`, or drop it with \
+`headrace backfill ... --drop --id bf-1`, then start
     """
 
     def __init__(self, application_id: str, backfill_id: str, *, is_dropped: bool = False) -> None:
@@ -314,13 +314,13 @@ backfill ... --drop --id bf-1`, then start
         what = f"backfill {self.backfill_id} of the application {self.application_id}"
         if self.is_dropped:
             return (
-                f"{what} is being dropped, and its state may be there in part, so nothing was "
-                f"started; finish that with {drop}, again, then start"
+                f"{what} is being dropped, and part of its state may remain, so the application "
+                f"did not start; finish the drop with {drop}, then start"
             )
         return (
-            f"{what} is open, and its state may be half written, so nothing was started; finish it "
-            f"with `headrace backfill ... --id {self.backfill_id}`, or drop it with {drop}, then "
-            "start"
+            f"{what} is open, and its state may be incomplete, so the application did not start; "
+            f"finish it with `headrace backfill ... --id {self.backfill_id}`, or drop it with "
+            f"{drop}, then start"
         )
 
 
@@ -370,7 +370,7 @@ class TopologyChangedError(StreamsError):
 
     Examples:
         >>> print(TopologyChangedError(["store a is called b now: name it a"], "0f3c"))
-        the topology does not fit the deployed topology, and nothing was started:
+        the topology is incompatible with the deployed topology, so the application did not start:
         - store a is called b now: name it a
         To accept the loss and start, set topology.change.accept=0f3c
     """
@@ -380,8 +380,8 @@ class TopologyChangedError(StreamsError):
         self.code = code
         lines = "".join(f"\n- {change}" for change in self.changes)
         super().__init__(
-            f"the topology does not fit the deployed topology, and nothing was started:{lines}\n"
-            f"To accept the loss and start, set topology.change.accept={code}"
+            "the topology is incompatible with the deployed topology, so the application did not "
+            f"start:{lines}\nTo accept the loss and start, set topology.change.accept={code}"
         )
 
 
@@ -398,9 +398,9 @@ class VersionConflictError(StreamsError):
     Examples:
         >>> print(VersionConflictError("shop", ["w1"], ["topic a is assigned with b here and with \
 a there"]))
-        1 live member of group shop runs another version of the topology, which excludes this \
-version: both would own the same partitions and double or lose output (topic a is assigned with b \
-here and with a there; members: w1). Stop all workers, then start the new version
+        1 live member of group shop runs another version of the topology, which cannot run \
+together with this version: both would own the same partitions and double or lose output (topic a \
+is assigned with b here and with a there; members: w1). Stop all workers, then start the new version
     """
 
     def __init__(self, application_id: str, members: Sequence[str], reasons: Sequence[str]) -> None:
@@ -413,10 +413,9 @@ here and with a there; members: w1). Stop all workers, then start the new versio
         who = "1 live member" if len(members) == 1 else f"{len(members)} live members"
         return (
             f"{who} of group {application_id} {'runs' if len(members) == 1 else 'run'} another "
-            "version of the topology, which excludes this version: "
-            "both would own the same partitions and "
-            f"double or lose output ({'; '.join(reasons)}; members: {', '.join(members)}). Stop "
-            "all workers, then start the new version"
+            "version of the topology, which cannot run together with this version: both would own "
+            f"the same partitions and double or lose output ({'; '.join(reasons)}; members: "
+            f"{', '.join(members)}). Stop all workers, then start the new version"
         )
 
 
@@ -603,9 +602,9 @@ class RecordTooLargeError(StreamsError):
         row = "" if self.key_size is None else f" (a row whose key has {self.key_size} bytes)"
         if self.size is not None and self.limit is not None and self.size <= self.limit:
             return (
-                f"a record{size}{row} is larger than {self.topic} took when this worker started; "
-                f"its max.message.bytes is {self.limit} now, or a batch is larger than that. "
-                "Restart the workers to use the new limit, or store less per key"
+                f"a record{size}{row} is larger than {self.topic} accepted when this worker "
+                f"started; its max.message.bytes is {self.limit} now, or a batch is larger than "
+                "that. Restart the workers to use the new limit, or store less per key"
             )
         return (
             f"a record{size} is larger than the max.message.bytes{limit} of {self.topic}{row}; "

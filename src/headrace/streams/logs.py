@@ -105,7 +105,7 @@ def bounded(stream: TextIO) -> BoundedWriter:
         get_logger().warning(
             "log_lines_dropped",
             lines=lines,
-            reason="nothing read the log for a while, and more came than waits in memory",
+            reason="the log was not read for some time, and its buffer in memory was full",
         )
 
     with suppress(OSError, ValueError):

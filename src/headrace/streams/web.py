@@ -56,8 +56,7 @@ def open_web(
         if (error.name or "").partition(".")[0] not in NEEDED:
             raise
         raise ConfigError(
-            f"to serve metrics and health {error.name} is needed, and not installed; "
-            "pip install 'headrace[web]'"
+            f"serving metrics and health requires {error.name}; run: pip install 'headrace[web]'"
         ) from error
     server: WebServer = serve(
         board,

@@ -178,7 +178,7 @@ def _check(
         if not callable(value) and words.startswith("str | "):
             raise TopologyError(
                 f"{method.__name__}() at {calling_line()}: {parameter.name} must be a str or a "
-                f"function, and not {_described(value)}"
+                f"function, not {_described(value)}"
             )
         _check_function(method, parameter.name, value, _count(parameter, given))
 
@@ -193,8 +193,7 @@ def _check_kind(method: Callable[..., Any], name: str, value: Any, kinds: tuple[
     *some, last = [_KINDS[kind] for kind in kinds if kind != "None"]
     wanted = f"{', '.join(some)} or {last}" if some else last
     raise TopologyError(
-        f"{method.__name__}() at {calling_line()}: {name} must be {wanted}, and not "
-        f"{_described(value)}"
+        f"{method.__name__}() at {calling_line()}: {name} must be {wanted}, not {_described(value)}"
     )
 
 
@@ -212,8 +211,8 @@ def _check_stores(method: Callable[..., Any], stores: Any) -> None:
         wrong = wrong and f"a list with {wrong}"
     if wrong is not None:
         raise TopologyError(
-            f"{method.__name__}() at {calling_line()}: stores must be a list of store builders "
-            f"or names of stores, and not {wrong}"
+            f"{method.__name__}() at {calling_line()}: stores must be a list of store builders or "
+            f"names of stores, not {wrong}"
         )
 
 
@@ -303,7 +302,7 @@ def refuse_other_than_function(
     """Raise if a function cannot take `count` arguments (None: any), or would never run."""
     where = f"{method}() at {calling_line()}"
     if not callable(function):
-        raise TopologyError(f"{where}: {name} must be a function, and not {_described(function)}")
+        raise TopologyError(f"{where}: {name} must be a function, not {_described(function)}")
     if not is_awaited and is_coroutine(function):
         raise TopologyError(
             f"{where}: {_described(function)} is a coroutine function, which would never run, as "
@@ -432,7 +431,7 @@ def refuse_other_than_serde(value: Any, name: str, method: str) -> None:
     if value is None or (is_one and not isinstance(value, type)):
         return
     raise TopologyError(
-        f"{method}() at {calling_line()}: {name} must be a serde, and not {_shown(value)}; "
+        f"{method}() at {calling_line()}: {name} must be a serde, not {_shown(value)}; "
         f"{_serde_for(value)}"
     )
 

@@ -178,7 +178,7 @@ class BufferFullError(BadRecordError):
     def __str__(self) -> str:
         size = f" and {self.size} bytes" if self.size else ""
         return (
-            f"{self.node!r} holds back {self.records} rows{size} in store {self.store!r}, which is "
+            f"{self.node!r} buffers {self.records} rows{size} in store {self.store!r}, which is "
             "more than its BufferConfig allows"
         )
 
@@ -446,9 +446,9 @@ class PartialError(BadRecordError):
 
     def __str__(self) -> str:
         return (
-            f"the record is a partial result of {self.call!r}, and no such call reads it, or it is "
-            "damaged; run the version that wrote it, with topology.optimization=none, until the "
-            "repartition topic is read to its end"
+            f"the record is a partial aggregate of {self.call!r}, but no such call reads it, or "
+            "it is damaged; run the version that wrote it, with topology.optimization=none, until "
+            "the repartition topic is read to its end"
         )
 
 

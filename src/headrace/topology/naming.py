@@ -79,7 +79,7 @@ def _is_legal(name: str) -> bool:
 def legal(name: str, what: str = "name") -> str:
     """Return `name` if it is a legal topic name, or raise."""
     if not isinstance(name, str):
-        raise TopologyError(f"{what} must be a str, and {type_of(name)} was given")
+        raise TopologyError(f"{what} must be a str, not {type_of(name)}")
     if not _is_legal(name):
         raise TopologyError(
             f"{what} {name!r} is not legal: use letters, digits, '.', '_' and '-' (and not '.' or "
@@ -96,7 +96,7 @@ def legal_topics(topics: str | Iterable[str], step: str) -> tuple[str, ...]:
     """Return the topics that `step` reads; raise if there is none, a duplicate or a wrong name."""
     if isinstance(topics, bytes) or not isinstance(topics, (str, Iterable)):
         raise TopologyError(
-            f"{step} takes the name of a topic, or several of them, and was given {type_of(topics)}"
+            f"{step} requires the name of a topic or several names, not {type_of(topics)}"
         )
     names = (topics,) if isinstance(topics, str) else tuple(topics)
     if not names:
@@ -112,7 +112,7 @@ def legal_topic(topic: str, step: str) -> str:
     found = legal_topics(topic, step)
     if len(found) > 1:
         raise TopologyError(
-            f"{step} reads a single topic, and was given {len(found)}; merge their streams, and "
-            "call to_table()"
+            f"{step} reads a single topic, not {len(found)}; merge their streams, and call "
+            "to_table()"
         )
     return found[0]

@@ -167,7 +167,7 @@ class EventTime:
         if per_second is not None:
             return self._of_number(found, per_second)
         if not isinstance(found, str):
-            raise self._invalid(f"{type_of(found)} where a text of format {self.format} belongs")
+            raise self._invalid(f"{type_of(found)}, not a text of format {self.format}")
         try:
             if self.format == _ISO:
                 parsed = datetime.fromisoformat(found)
@@ -186,7 +186,7 @@ class EventTime:
 
     def _of_number(self, found: Any, per_second: int) -> int:
         if isinstance(found, bool) or not isinstance(found, (int, float)):
-            raise self._invalid(f"{type_of(found)} where a number of {self.format} belongs")
+            raise self._invalid(f"{type_of(found)}, not a number of {self.format}")
         if isinstance(found, int):
             return found * 1000 // per_second
         if not isfinite(found):

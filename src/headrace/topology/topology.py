@@ -148,9 +148,9 @@ class Topology(Graph):
         for node in self.nodes:
             for topic in set(found).intersection(node.reads_topics):
                 raise TopologyError(
-                    f"topic {topic!r} is read by node {node.name!r} already"
-                    f"{said_lines(self.lines, 'node', node.name)}; name that as the parent, "
-                    "as a topic is read once"
+                    f"topic {topic!r} is read by node {node.name!r} "
+                    f"already{said_lines(self.lines, 'node', node.name)}; use that node as the "
+                    "parent, because a topic is read only once"
                 )
         source = SourceNode(
             legal(name),
@@ -272,12 +272,13 @@ class Topology(Graph):
         kept = store.store
         if kept.face is not KeyValueStore:
             raise TopologyError(
-                f"store {store.name!r} cannot be kept from a topic; make it with Stores.key_value"
+                f"store {store.name!r} cannot be filled from a topic; create it with "
+                "Stores.key_value"
             )
         if not kept.spec.logged:
             raise TopologyError(
-                f"store {store.name!r} is restored from topic {topic!r}, so it is logged; leave "
-                "out logged=False, no other topic is made for it"
+                f"store {store.name!r} is restored from topic {topic!r}, so logged=False has no "
+                "effect; omit it: no changelog topic is created"
             )
         read = self.add_source(
             source, topic, key=kept.key, value=kept.value, offset_reset="earliest"
@@ -344,10 +345,11 @@ class Topology(Graph):
         for parent in parents:
             if parent not in nodes:
                 raise TopologyError(
-                    f"node {name!r} is fed by {parent!r}, and there is no such node"
+                    f"node {name!r} is fed by {parent!r}, which does not exist; correct its name"
                 )
             if nodes[parent].as_sink is not None:
                 raise TopologyError(
-                    f"node {name!r} is fed by {parent!r}, a sink; nothing follows it"
+                    f"node {name!r} is fed by {parent!r}, a sink, which forwards no records; "
+                    "name another parent"
                 )
         return tuple(dict.fromkeys(parents))

@@ -284,7 +284,7 @@ def test_rows_of_another_commit_than_the_offsets_are_not_taken(tmp_path: Path) -
     plan = lost.tool().plan()
     assert not plan.here
     assert {task.refusal for task in plan.elsewhere} == {
-        "the rows here are of another commit than the offsets"
+        "the rows on this host and the offsets are of different commits"
     }
 
 
@@ -308,7 +308,7 @@ def test_rows_of_a_restore_that_was_broken_off_are_not_taken_for_all(tmp_path: P
     plan = tool_of(driver, tmp_path / "state").plan()
     assert not plan.here
     assert [task.refusal for task in plan.elsewhere] == [
-        "the rows here are of another commit than the offsets"
+        "the rows on this host and the offsets are of different commits"
     ]
 
 
@@ -343,7 +343,7 @@ def test_rows_of_one_store_do_not_speak_for_those_of_another(
     found = tool_of(driver, tmp_path / "state").plan()
     assert not found.here
     assert [task.refusal for task in found.elsewhere] == [
-        "the rows here are of another commit than the offsets"
+        "the rows on this host and the offsets are of different commits"
     ]
 
 
@@ -356,7 +356,7 @@ def test_rows_that_were_in_memory_alone_are_not_there(tmp_path: Path) -> None:
     driver.restart()
     driver.cluster.delete("test-counts-changelog")
     plan = tool_of(driver, tmp_path / "state").plan()
-    assert [task.refusal for task in plan.tasks] == ["the rows of counts were in memory alone"]
+    assert [task.refusal for task in plan.tasks] == ["the rows of counts were only in memory"]
 
 
 @pytest.mark.slow

@@ -135,7 +135,7 @@ def test_an_offset_outside_of_the_partition_is_refused(number: int) -> None:
 
 
 def test_an_input_or_a_partition_that_is_none_is_refused() -> None:
-    with pytest.raises(ConfigError, match="out is no input of a that exists; these are in"):
+    with pytest.raises(ConfigError, match="out is not an existing input of a; its inputs are in"):
         group(HERE).chosen("out")
     with pytest.raises(ConfigError, match="in has the partitions 0 to 0, and no 3"):
         group(HERE).chosen("in", [0, 3])
@@ -146,7 +146,7 @@ def test_an_input_or_a_partition_that_is_none_is_refused() -> None:
 @pytest.mark.parametrize("mark", [RESET_MARK, CHANGELOG_MARK])
 def test_an_unfinished_change_of_the_offsets_is_refused_and_shown(mark: str) -> None:
     found = group(at(30, f"{mark} {{}}"))
-    with pytest.raises(ResetRefusedError, match=r"was started and not finished \(in-0 "):
+    with pytest.raises(ResetRefusedError, match=r"is not finished \(in-0 "):
         found.refuse_changes()
     assert "is not finished" in "\n".join(listing(found))
 
@@ -173,7 +173,9 @@ def test_what_would_be_set_is_said_with_what_follows() -> None:
         in said
     )
     assert "offset 30 is left out" in "\n".join(lines(planned(HERE, OffsetTarget("offset", 31))))
-    assert "it is not known up to" in "\n".join(lines(planned(at(None), OffsetTarget("latest"))))
+    assert "up to which the state includes its records is unknown" in "\n".join(
+        lines(planned(at(None), OffsetTarget("latest")))
+    )
     assert "in-0  41 (beyond the end) -> 40" in "\n".join(
         lines(planned(at(41), OffsetTarget("latest")))
     )
@@ -224,7 +226,7 @@ def test_an_input_that_stays_without_an_offset_is_named(other: Input, is_left: b
 
 
 def test_an_offset_without_a_past_says_that_the_times_of_windows_are_gone() -> None:
-    gone = "the times of windows are lost with the old offset"
+    gone = "the stream time is lost with the old offset"
     assert gone in str(OffsetChange(at(None), 40))
     assert gone not in str(OffsetChange(at(30), 40))
     assert gone not in str(OffsetChange(at(None, counted=Counted()), 40))

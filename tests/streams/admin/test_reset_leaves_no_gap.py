@@ -310,7 +310,10 @@ def test_a_table_goes_to_the_beginning_with_the_streams(
     [
         ("counted", "empties clicks, which clicks fills"),
         ("repartitioned", "empties by-value-repartition, which clicks fills"),
-        ("both", "empties clicks, which is filled from clicks, and clicks is read as a stream"),
+        (
+            "both",
+            "empties clicks, which is filled from clicks, and clicks is also read as a stream",
+        ),
     ],
 )
 def test_an_input_that_would_be_missing_refuses(tmp_path: Path, extra: str, said: str) -> None:
@@ -359,7 +362,7 @@ def test_records_that_were_skipped_come_again_and_that_is_said(tmp_path: Path) -
     plan = _plan(_payments(extra="written"), tmp_path, OffsetTarget(), "payments", metadata=skips)
     text = "\n".join(lines(plan))
     assert "clicks-0 was to skip offset 31: run headrace skip again" in text
-    assert "If headrace skip has left out records from the new offsets on" in text
+    assert "If headrace skip has skipped records after the new offsets" in text
 
 
 def test_results_that_are_read_again_are_named(tmp_path: Path) -> None:

@@ -54,5 +54,5 @@ def test_without_what_it_needs_it_is_said(
     monkeypatch.setattr(module, "NEEDED", ("starlette", "no_such_library"))
     assert _page(None) is None
     assert capsys.readouterr().out == (
-        "No page: it needs no_such_library; pip install 'headrace[web]'\n"
+        "No dashboard: it requires no_such_library. Run: pip install 'headrace[web]'\n"
     )

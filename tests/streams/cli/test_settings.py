@@ -100,7 +100,7 @@ def test_another_command_can_be_given_the_same_settings_but_for_secrets(
 
 WRONG = [
     ({"HEADRACE_POL_MS": CANARY}, "did you mean HEADRACE_POLL_MS?"),
-    ({"HEADRACE_HOME": CANARY}, "HEADRACE_HOME is for no setting; headrace settings lists all"),
+    ({"HEADRACE_HOME": CANARY}, "HEADRACE_HOME matches no setting; headrace settings lists all"),
     (
         {"HEADRACE_CONFIG": "/nowhere.toml"},
         "/nowhere.toml cannot be read as TOML: No such file or directory (named by the variable",

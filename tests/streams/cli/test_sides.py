@@ -43,7 +43,7 @@ def test_files_variables_and_single_settings_lie_over_each_other(files: tuple[Pa
 def test_a_variable_that_says_no_side_is_refused(files: tuple[Path, Path]) -> None:
     with pytest.raises(ConfigError, match="HEADRACE_FROM_SASL_USERNAME or HEADRACE_TO_SASL_USER"):
         settings_of_sides(*files, (), {"HEADRACE_SASL_USERNAME": "x"})
-    with pytest.raises(ConfigError, match="HEADRACE_NO_SUCH_THING is for no setting"):
+    with pytest.raises(ConfigError, match="HEADRACE_NO_SUCH_THING matches no setting"):
         settings_of_sides(*files, (), {"HEADRACE_NO_SUCH_THING": "x"})
 
 

@@ -122,7 +122,7 @@ def test_an_application_is_not_named_like_the_notes_of_another(ending: str) -> N
     """Its offsets would be taken for the other's notes, and the notes for its offsets."""
     (problem,) = problems({"application.id": f"word-count{ending}"})
     assert f"must not end in '{ending}'" in problem
-    assert "an application 'word-count' keeps its own notes in" in problem
+    assert "an application 'word-count' stores its metadata" in problem
 
 
 def test_the_endings_that_are_refused_are_those_of_the_groups_of_notes() -> None:

@@ -47,7 +47,7 @@ def test_values_are_taken_as_they_are() -> None:
         ("HEADRACE_BOOTSTRAP_SERVER", "did you mean HEADRACE_BOOTSTRAP_SERVERS?"),
         ("HEADRACE_SASL_PASWORD_FILE", "did you mean HEADRACE_SASL_PASSWORD_FILE?"),
         ("HEADRACE_LOG_LEVEL", "did you mean HEADRACE_LOG__LEVEL?"),
-        ("HEADRACE_ERROR__CB", "is for no setting"),
+        ("HEADRACE_ERROR__CB", "matches no setting"),
         ("HEADRACE_COLOUR", "headrace settings lists all"),
     ],
 )

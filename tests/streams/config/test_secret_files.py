@@ -82,8 +82,8 @@ def test_a_client_takes_a_key_that_was_in_a_file(tmp_path: Path) -> None:
         (None, "cannot be read (No such file or directory); correct the path"),
         ("directory", "cannot be read (Is a directory)"),
         (b"\n", "is empty; write the secret into it"),
-        (b"\xff", "holds no text in UTF-8"),
-        (b"x" * ((1 << 20) + 1), "more than 1048576 bytes"),
+        (b"\xff", "is not UTF-8 text"),
+        (b"x" * ((1 << 20) + 1), "too large for a secret (1048576 bytes)"),
     ],
 )
 def test_a_file_that_is_none_is_named(tmp_path: Path, made: object, said: str) -> None:
@@ -110,7 +110,7 @@ def test_a_file_that_others_may_not_read_is_named(tmp_path: Path) -> None:
 
 def test_a_secret_where_its_file_should_be_named_is_not_repeated() -> None:
     key, _ = client_key()
-    with pytest.raises(ConfigError, match="holds a secret itself") as raised:
+    with pytest.raises(ConfigError, match="is a secret itself") as raised:
         parsed(**{"ssl.key.pem.file": key})
     assert key.splitlines()[1] not in str(raised.value)
 

@@ -91,7 +91,7 @@ def test_a_value_is_written_as_it_is(kind: Any, value: Any, expected: Any) -> No
 @pytest.mark.parametrize(
     ("kind", "value", "reason"),
     [
-        (int, 1.5, "a float does not fit into int64; write row= that makes it"),
+        (int, 1.5, "a float does not fit into int64; create it with row="),
         (int, "5", "a str does not fit into int64"),
         (int, 1 << 70, "a number has more bits than int64"),
         ("int8", 200, "a int does not fit into int8"),
@@ -108,7 +108,7 @@ def test_a_value_is_written_as_it_is(kind: Any, value: Any, expected: Any) -> No
         (Decimal, Decimal("NaN"), "a Decimal does not fit into decimal128"),
         (Decimal, "1.5", "a str does not fit into decimal128"),
         (object, {"a": object()}, "TypeError as JSON: it has no type for a object"),
-        (int, None, "it is not to be null, and is"),
+        (int, None, "it is null, and the column must not be"),
         (pa.list_(pa.int64()), [1, 1.5], "a list does not fit into list"),
         (pa.struct([("a", pa.int64())]), 5, "a int does not fit into struct"),
     ],

@@ -193,7 +193,7 @@ def test_a_writer_that_is_wrong_about_the_position_is_fenced(url: str, table: st
             "name",
             "psycopg cannot write a object. Use a column of jsonb, or write row=",
         ),
-        ({"id": 1}, "name", "the record has nothing for it"),
+        ({"id": 1}, "name", "the record has no value for it"),
     ],
 )
 def test_what_a_row_is_refused_for_is_said_and_nothing_is_written(
@@ -255,7 +255,7 @@ def test_values_of_typed_classes_are_json(url: str, table: str, key: Any) -> Non
     ("value", "reason"),
     [
         ({"a": object()}, "TypeError as JSON: it has no type for a object"),
-        (float("nan"), "TypeError as JSON: JSON has nothing for NaN or an infinity"),
+        (float("nan"), "TypeError as JSON: JSON cannot represent NaN or an infinity"),
         ("a\x00b", "UntranslatableCharacter (22P05)"),
     ],
 )

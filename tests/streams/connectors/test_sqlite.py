@@ -107,8 +107,8 @@ def test_positions_of_others_are_others(path: Path) -> None:
         ({"id": 1, "name": object()}, "name", "SQLite has no type for a object"),
         ({"id": 1, "name": [object()]}, "name", "TypeError as JSON"),
         ({"id": 1, "name": "\ud800"}, "name", "text with a lone surrogate"),
-        ({"id": 1, "name": [float("nan")]}, "name", "TypeError as JSON: JSON has nothing for NaN"),
-        ({"id": 1}, "name", "the record has nothing for it"),
+        ({"id": 1, "name": [float("nan")]}, "name", "TypeError as JSON: JSON cannot represent NaN"),
+        ({"id": 1}, "name", "the record has no value for it"),
         (None, "id", "the record's value is null; filter it out, or give key="),
         (
             {"id": "x", "name": "tea"},
@@ -215,7 +215,7 @@ def test_an_attempt_at_a_locked_file_holds_the_worker_for_a_moment(path: Path) -
     [
         (COLUMNS, {"timeout": 5}, "timeout must be a timedelta, not int"),
         (COLUMNS, {"create": "yes"}, "create must be True or False, not a str"),
-        ({"id": 5}, {}, "column id of table goods is given an int; give a type such as int"),
+        ({"id": 5}, {}, "column id of table goods must have a type such as int"),
     ],
 )
 def test_what_it_is_given_is_looked_at(path: Path, columns: Any, options: Any, said: str) -> None:

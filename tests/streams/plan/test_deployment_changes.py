@@ -232,7 +232,7 @@ def test_rows_of_another_serde_are_refused(changed: dict[str, Any], said: str) -
     assert refused.split(" are read by ")[1].startswith("json, which ")
     old = "string" if said == "keys" else "long"
     assert f": keep serdes.{old} there, or rename the store, or reset the appl" in refused
-    assert "see that it reads" not in refused
+    assert "make sure that it can read" not in refused
 
 
 def test_whether_a_serde_of_the_users_own_reads_the_old_bytes_is_theirs_to_know() -> None:
@@ -249,7 +249,7 @@ def test_whether_a_serde_of_the_users_own_reads_the_old_bytes_is_theirs_to_know(
         _by_word("by-word", value=serdes.string), _by_word("by-word", value=own)
     )
     assert refused == []
-    assert "written by serde string and are read by tolerant: see that it reads the" in told[0]
+    assert "written by serde string and are read by tolerant: make sure that it can read" in told[0]
 
 
 def test_another_default_serde_counts_where_the_program_says_none() -> None:
@@ -592,7 +592,7 @@ def _table(cls: Any) -> Write:
     ("cls", "said"),
     [
         (WithTax, "field `$.tax` is new and has no default"),
-        (WithNote, "`$.note` could be null, and cannot any more"),
+        (WithNote, "`$.note` could be null, and no longer can"),
         (WithBigParts, "field `$.parts[...].size` is new and has no default"),
         (Part, "field `$.n` is new and has no default"),
     ],
@@ -817,7 +817,7 @@ def test_of_schemas_that_do_not_fit_a_digest_tells_that_they_have_changed() -> N
     assert changes(kept, present) == []
     (told,) = changes(kept, _deployment(large(("tax", int))))
     assert not told.refused
-    assert "was too large to keep" in told.what
+    assert "was too large to be stored" in told.what
 
 
 class _Offsets:
@@ -881,10 +881,10 @@ def test_a_sink_that_reads_directly_from_now_on_leaves_its_topic_unread() -> Non
 def test_a_sink_that_has_a_topic_in_front_from_now_on_begins_where_the_group_is() -> None:
     (change,), _ = _changes(_kept(direct=True), _kept(direct=False))
     assert change == (
-        "to_sink('keep') read lines itself, and has a topic in front of it now, so it begins where "
-        "the group is, and may write rows again that were written since the last commit: keep it "
-        "as it is, or stop the deployed version in order, so that its last commit has all rows, "
-        "and accept the change"
+        "to_sink('keep') read lines itself, and reads an internal topic now, so it starts at the "
+        "committed offset of the group, and may repeat rows that were written since the last "
+        "commit: keep it as it is, or stop the deployed version in order, so that its last "
+        "commit has all rows, and accept the change"
     )
 
 

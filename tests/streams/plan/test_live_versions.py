@@ -370,7 +370,7 @@ def test_a_predecessor_of_another_version_is_waited_for() -> None:
 
 def test_a_version_that_nothing_describes_is_refused() -> None:
     cluster = Cluster(members={"x": with_version("app-consumer", "0123abcd")})
-    assert "which partitions they own is not known" in refusal(Worker(cluster, "a", ONE))
+    assert "the partitions that they own are unknown" in refusal(Worker(cluster, "a", ONE))
 
 
 def test_settings_that_live_workers_must_share() -> None:

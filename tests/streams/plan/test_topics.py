@@ -211,7 +211,7 @@ def test_the_count_of_a_repartition_topic_is_the_same_whatever_exists_already() 
         plan_internal_topics(merging(), cluster(orders=4, customers=3, by_city=3))
     text = str(raised.value)
     assert "by-city has 3 partitions and needs 4 (as many as orders)" in text
-    assert "to keep it, put .repartition(partitions=3) with the same name= in front" in text
+    assert "to keep it, put .repartition(partitions=3) with the same name= before" in text
     assert "another name=" in text
 
 

@@ -209,10 +209,10 @@ def test_a_module_that_runs_its_application_when_it_is_imported_is_told_so(
 @pytest.mark.parametrize("thing", ["builder", "None", "KafkaStreams"])
 def test_a_topology_that_is_not_built_is_told_so(thing: str, save: Save) -> None:
     save("my_app.py", APP.replace("builder.build(),", f"{thing},"))
-    with pytest.raises(TopologyError, match=r"a topology is needed, and (a|None)") as raised:
+    with pytest.raises(TopologyError, match=r"a topology is required, not (a|None)") as raised:
         load_app("my_app:app")
     assert ("write builder.build()" in str(raised.value)) is (thing == "builder")
-    with pytest.raises(TopologyError, match="a topology is needed"):
+    with pytest.raises(TopologyError, match="a topology is required"):
         TopologyTestDriver(None)  # type: ignore[arg-type]
 
 

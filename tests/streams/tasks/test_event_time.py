@@ -90,9 +90,9 @@ _INVALID: dict[str, tuple[EventTime, object, str]] = {
     "null": (event_time("ts"), {"ts": None}, "no such field, or null"),
     "naive": (event_time("ts"), {"ts": "2024-05-01T12:00:00"}, "a time without a time zone"),
     "text": (event_time("ts"), {"ts": "secret"}, "a text that is not of format iso8601"),
-    "kind": (event_time("ts"), {"ts": 5}, "an int where a text of format iso8601 belongs"),
-    "bool": (event_time("ts", format="epoch_s"), {"ts": True}, "a bool where a number of epoch_s"),
-    "str": (event_time("ts", format="epoch_s"), {"ts": "5"}, "a str where a number of epoch_s"),
+    "kind": (event_time("ts"), {"ts": 5}, "an int, not a text of format iso8601"),
+    "bool": (event_time("ts", format="epoch_s"), {"ts": True}, "a bool, not a number of epoch_s"),
+    "str": (event_time("ts", format="epoch_s"), {"ts": "5"}, "a str, not a number of epoch_s"),
     "before": (event_time("ts", format="epoch_s"), {"ts": -5}, "a time before 1970"),
     "unit": (event_time("ts", format="epoch_s"), {"ts": NOON_MS}, "days ahead of the clock"),
     "ahead": (

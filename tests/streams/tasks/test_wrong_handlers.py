@@ -54,9 +54,9 @@ def parsed(stage: str, handler: Any) -> StreamsConfig:
         (of_java, r"is called as handler\(failure\), and of_java \(.*py:\d+\) takes \(record.*1 p"),
         (lambda: "fail", r"<lambda> \(.*py:\d+\) takes \(\); give it 1 parameter"),
         (functools.partial(of_java, 1, 2), r"called as handler\(failure\)"),
-        (Asked, r"is given the class Asked, .*give an object, Asked\(\)"),
-        (Continue, r"is given the class Continue; write 'continue' for that"),
-        (Fail, r"is given the class Fail; write 'fail' for that"),
+        (Asked, r"must be an object, not the class Asked; write Asked\(\)"),
+        (Continue, r"must not be the class Continue; write 'continue'"),
+        (Fail, r"must not be the class Fail; write 'fail'"),
         (Continue(), "must be 'fail', 'continue' or a function"),
     ],
 )
@@ -90,12 +90,12 @@ WRONG: list[tuple[Any, str]] = [
     (Continue(5), r"Continue with an int for its dead letters"),  # type: ignore[arg-type]
 ]
 LETTERS: list[tuple[DeadLetter, str]] = [
-    (letter(key={"k": "payload"}), "whose key is a dict where bytes or None belong"),
-    (letter(value=5), "whose value is an int where bytes or None belong"),
-    (letter(topic=b"dead"), "whose topic is a bytes where the name of a topic belongs"),
-    (letter(topic=""), "whose topic is empty where the name of a topic belongs"),
-    (letter(timestamp="payload"), "whose timestamp is a str where milliseconds since 1970 belong"),
-    (letter(timestamp=-1), "whose timestamp is out of range where milliseconds since 1970 belong"),
+    (letter(key={"k": "payload"}), "whose key is a dict, not bytes or None"),
+    (letter(value=5), "whose value is an int, not bytes or None"),
+    (letter(topic=b"dead"), "whose topic is a bytes, not the name of a topic"),
+    (letter(topic=""), "whose topic is empty, not the name of a topic"),
+    (letter(timestamp="payload"), "whose timestamp is a str, not milliseconds since 1970"),
+    (letter(timestamp=-1), "whose timestamp is out of range, not milliseconds since 1970"),
     (letter(headers={"h": b"1"}), "whose headers are not a list of \\(str, bytes\\) tuples"),
     (letter(headers=[("h", 5)]), "whose headers are not a list of"),
     (letter(headers=["payload"]), "whose headers are not a list of"),

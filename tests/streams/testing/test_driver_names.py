@@ -38,7 +38,7 @@ def test_a_dead_letter_goes_to_a_legal_topic(name: str) -> None:
     builder.stream("in", key=serdes.string).map_values(lambda value: 1 // value).to("out")
     settings = {"processing.exception.handler": handler}
     driver = TopologyTestDriver(builder.build(), settings)
-    with pytest.raises(RecordError, match="topic is not a name that brokers take"):
+    with pytest.raises(RecordError, match="topic is not a legal name"):
         driver.input("in").send("k", 0)
 
 

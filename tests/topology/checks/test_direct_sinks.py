@@ -127,9 +127,7 @@ def test_it_reads_one_topic() -> None:
     def two(builder: StreamsBuilder) -> None:
         _read(builder, "in", "more").to_sink(MemorySink(), name="keep", direct=True)
 
-    with pytest.raises(
-        TopologyError, match="would read 'in', 'more', and has a position in a single"
-    ):
+    with pytest.raises(TopologyError, match="reads 'in', 'more', but keeps a position in a single"):
         built(two)
 
 
@@ -142,7 +140,7 @@ def test_rows_under_keys_keep_those_of_the_topic() -> None:
 def test_there_are_no_serdes_for_a_topic_that_is_not_there() -> None:
     stream = _read(StreamsBuilder())
     with pytest.raises(
-        TopologyError, match=r"to_sink\('keep', direct=True\) has no internal topic"
+        TopologyError, match=r"to_sink\('keep', direct=True\) writes no internal topic"
     ):
         stream.to_sink(MemorySink(), name="keep", value=serdes.json, direct=True)
 

@@ -334,11 +334,11 @@ def test_the_message_says_what_to_write() -> None:
     with pytest.raises(TopologyError) as refused:
         TopologyTestDriver(built(two_counts, serdes.string, None))
     assert str(refused.value) == (
-        "keys meet at KTABLE-JOINOTHER-0000000016, in store "
+        "keys of KTABLE-JOINOTHER-0000000016, in store "
         "'KSTREAM-AGGREGATE-STATE-STORE-0000000002': by-owner-a-repartition-source reads "
         "by-owner-a-repartition with serde 'string', by-owner-b-repartition-source reads "
-        "by-owner-b-repartition with serde 'json' (the default, as none is named). Equal keys have "
-        "different bytes, are in different partitions and would never match; write "
+        "by-owner-b-repartition with serde 'json' (the default). Equal keys are "
+        "encoded differently, so they are in different partitions and never match; write "
         "key=serdes.string at the step that sends keys through by-owner-b-repartition"
     )
 
@@ -373,7 +373,9 @@ UNDECIDED = [
 @pytest.mark.parametrize("serdes_given", UNDECIDED)
 def test_where_nobody_can_know_there_is_a_warning(serdes_given: tuple[Any, Any]) -> None:
     topology = built(stream_with_table, *serdes_given)
-    with pytest.warns(KeySerdeWarning, match="unknown; otherwise they are in different partitions"):
+    with pytest.warns(
+        KeySerdeWarning, match="only if both serdes encode them equally, which is unknown"
+    ):
         TopologyTestDriver(topology)
 
 

@@ -154,9 +154,9 @@ def test_numbers_of_other_kinds_are_partitions_too() -> None:
 @pytest.mark.parametrize("topic", [None, 5, b"out", ["out"]])
 def test_a_topic_is_a_str_or_a_function(topic: Any) -> None:
     stream = StreamsBuilder().stream("in")
-    with pytest.raises(TopologyError, match="topic must be a str or a function, and not "):
+    with pytest.raises(TopologyError, match="topic must be a str or a function, not "):
         stream.to(topic)
-    with pytest.raises(TopologyError, match="topic must be a str or a function, and not "):
+    with pytest.raises(TopologyError, match="topic must be a str or a function, not "):
         Topology().add_source("read", "in").add_sink("write", topic, "read")
 
 

@@ -204,7 +204,7 @@ REASONS: dict[str, str] = {
     "keys of other bytes behind the topic": "its store has another serde of keys than the topic",
     "suppression behind": "KTABLE-SUPPRESS-0000000006, of the same sub-topology, may depend on",
     "a processor behind": "KSTREAM-PROCESSOR-0000000007, of the same sub-topology, may depend on",
-    "a join with a stream": "of the same sub-topology, may depend on when each record comes",
+    "a join with a stream": "of the same sub-topology, may depend on the time of each record",
     "a store without a cache": "its store has cached=False",
 }
 
@@ -248,7 +248,10 @@ def test_a_step_behind_the_topic_sees_each_record() -> None:
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [
-        ({"topology.optimization": "none"}, "topology.optimization leaves combine.before"),
+        (
+            {"topology.optimization": "none"},
+            "topology.optimization does not include combine.before",
+        ),
         ({"statestore.cache.max.bytes": 0}, "statestore.cache.max.bytes is 0"),
         ({"production.exception.handler": "continue"}, "production.exception.handler decides"),
         ({"processing.exception.handler": "continue"}, "processing.exception.handler decides"),
@@ -280,6 +283,6 @@ def test_a_start_says_why_a_merger_is_of_no_use_and_nothing_of_others() -> None:
         log_plan_notes(topology_of(build), none, log)
     assert log.told == []
     log_plan_notes(topology_of(MERGED["aggregate"]), none, log)
-    reason = "topology.optimization leaves combine.before.repartition out"
+    reason = "topology.optimization does not include combine.before.repartition"
     fields = {"store": "largest", "call": "aggregate", "reason": reason}
     assert log.told == [("pre_aggregation_disabled", fields)]

@@ -154,7 +154,7 @@ def test_keys_that_change_are_brought_together_first() -> None:
         ({"grace": -MS}, "grace must be at least 0 ms"),
         ({"with_key": True}, "which require key="),
         ({"id_serde": serdes.string}, "which require key="),
-        ({"store": Materialized("seen", retention=9 * MS)}, "would keep windows for 9 ms"),
+        ({"store": Materialized("seen", retention=9 * MS)}, "has a retention of 9 ms"),
     ],
 )
 def test_what_cannot_be_is_refused(options: dict[str, Any], said: str) -> None:

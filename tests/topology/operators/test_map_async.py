@@ -340,7 +340,7 @@ def test_work_in_an_executor_is_awaited() -> None:
         ({"concurrency": 0}, "concurrency must be an int of at least 1, not 0"),
         ({"timeout": 5}, "timeout must be a timedelta"),
         ({"timeout": timedelta(0)}, "timeout must be at least 1 ms"),
-        ({"retry": 3}, r"retry must be Retry\(...\), and not 3"),
+        ({"retry": 3}, r"retry must be Retry\(...\), not 3"),
         ({"order": "keep"}, "order must be 'kept' or 'any', not 'keep'"),
         ({"on_error": "drop"}, "on_error must be 'fail', 'skip' or 'dead_letter', not 'drop'"),
         ({"on_error": lambda: 1}, r"on_error is called as on_error\(value, error\)"),

@@ -178,7 +178,7 @@ def test_what_fails_in_a_wait_names_its_record() -> None:
     ("options", "said"),
     [
         ({"max_records": 0}, "max_records must be an int of at least 1, not 0"),
-        ({"max_ms": timedelta(seconds=1)}, "max_ms must be an int, and not a timedelta"),
+        ({"max_ms": timedelta(seconds=1)}, "max_ms must be an int, not a timedelta"),
         ({"max_ms": 0}, "max_ms must be an int of at least 1"),
         ({"as_": "numpy"}, "as_ must be 'list', 'arrow', 'pandas' or 'polars', not 'numpy'"),
     ],

@@ -160,16 +160,22 @@ def stored(name: str) -> Topology:
     ("build", "message"),
     [
         (lambda: Topology().add_processor("p", Count), "was given no parent"),
-        (lambda: Topology().add_processor("p", Count, "nobody"), "there is no such node"),
+        (lambda: Topology().add_processor("p", Count, "nobody"), "which does not exist"),
         (lambda: Topology().add_sink("s", "out"), "was given no parent"),
-        (lambda: counting().add_sink("s", "x", "write"), "nothing follows it"),
+        (lambda: counting().add_sink("s", "x", "write"), "a sink, which forwards no records"),
         (lambda: counting().add_source("again", "in"), "is read by node 'read' already"),
         (lambda: Topology().add_source("read"), "no topic"),
         (lambda: counting().add_processor("count", Count, "read"), "two nodes are named 'count'"),
         (lambda: counting().add_processor("p", make_once(), "read"), "the same processor twice"),
-        (lambda: counting().add_processor("p", ANYTHING, "read"), "makes no processors"),
+        (
+            lambda: counting().add_processor("p", ANYTHING, "read"),
+            "is not a supplier of processors",
+        ),
         (lambda: counting().add_processor("p", object, "read"), "no method process()"),
-        (lambda: counting().add_processor("p", lambda a, b, c: 0, "read"), "makes no processors"),
+        (
+            lambda: counting().add_processor("p", lambda a, b, c: 0, "read"),
+            "is not a supplier of processors",
+        ),
         (lambda: counting().add_state_store(Stores.key_value("seen")), "two different stores"),
         (lambda: counting().add_state_store(SEEN, "read"), "not a custom processor"),
         (lambda: counting().add_state_store(SEEN, "nobody"), "there is no processor 'nobody'"),
@@ -295,13 +301,13 @@ def by(interval: Any, callback: Any = print, kind: Any = "stream_time") -> Any:
         (lambda r, c: c.forward(r.with_timestamp(None)), TypeError, "record is None; give an int"),
         (lambda r, c: c.forward(Record("k", "v", NOW)), TypeError, "a datetime; give an int of m"),
         (lambda r, c: c.store("seen"), TopologyError, "not connected with a store 'seen'"),
-        (by(timedelta(0)), ValueError, "an interval is a whole number of milliseconds"),
-        (by(5), TypeError, "an interval is a timedelta, and not an int"),
-        (by(SECOND, kind="sun_dial"), ValueError, "no kind of time 'sun_dial'"),
-        (by(SECOND, None), TopologyError, "callback must be a function, and not None"),
+        (by(timedelta(0)), ValueError, "an interval must be at least 1 ms"),
+        (by(5), TypeError, "an interval must be a timedelta, not an int"),
+        (by(SECOND, kind="sun_dial"), ValueError, "'stream_time' or 'wall_clock', not 'sun_dial'"),
+        (by(SECOND, None), TopologyError, "callback must be a function, not None"),
         (by(SECOND, lambda: 0), TopologyError, r"called as callback\(now_ms\), and .* takes \(\)"),
         (at(datetime(2020, 1, 1)), ValueError, "2020-01-01 00:00:00 has no time zone"),
-        (at("now"), TypeError, "start must be a datetime .*, and not a str"),
+        (at("now"), TypeError, "start must be a datetime .*, not a str"),
     ],
 )
 def test_a_mistake_of_a_processor_is_said_with_its_node_and_place(
@@ -328,7 +334,10 @@ def test_records_of_process_values_are_made_of_the_one_that_came() -> None:
     [
         (lambda c: c.forward(Record("k", "v", 0)), "forwards in init"),
         (lambda c: c.forward(Record("k", "v", 0), to="nobody"), "forwards in init"),
-        (lambda c: c.schedule(timedelta(0), print, kind="wall_clock"), "an interval is a whole"),
+        (
+            lambda c: c.schedule(timedelta(0), print, kind="wall_clock"),
+            "an interval must be at least 1 ms",
+        ),
         (lambda c: c.store("seen"), "not connected with a store 'seen'"),
     ],
 )

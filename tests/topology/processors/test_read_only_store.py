@@ -70,14 +70,14 @@ def test_processors_cannot_write_what_a_restore_would_not_find() -> None:
     driver = TopologyTestDriver(priced(write))
     with pytest.raises(RecordError) as raised:
         driver.input("orders").send("tea", "")
-    assert "cannot be written; write to the topic" in str(raised.value.__cause__)
+    assert "is read-only; write to the topic" in str(raised.value.__cause__)
 
 
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (lambda: kept(prices(logged=False)), "leave out logged=False"),
-        (lambda: kept(Stores.timestamped_key_value("prices")), "make it with Stores.key_value"),
+        (lambda: kept(prices(logged=False)), "omit it: no changelog topic"),
+        (lambda: kept(Stores.timestamped_key_value("prices")), "create it with Stores.key_value"),
         (
             lambda: kept().add_read_only_state_store(prices(), "others", source="s", processor="p"),
             "two stores are named 'prices'",

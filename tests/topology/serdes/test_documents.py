@@ -55,7 +55,7 @@ def test_a_document_of_a_key_is_written_as_its_serde_writes_it(
 
 
 def test_a_document_that_is_no_such_value_is_refused() -> None:
-    with pytest.raises(SerdeError, match="its JSON is no such value"):
+    with pytest.raises(SerdeError, match="as JSON it is not such a value"):
         to_bytes({"shelf": 7}, serdes.json_of(Place))
 
 

@@ -82,7 +82,7 @@ def test_a_line_is_what_a_producer_would_write(serde: Serde[Any], line: str, mea
         (serdes.json, '{"value": 1, "timestamp": true}', "timestamp is True"),
         (serdes.json, '{"value": 1, "partition": "x"}', "partition is 'x'"),
         (serdes.json, '{"value": 1, "headers": 7}', "headers must be an object or pairs"),
-        (serdes.json, '{"value": 1, "key": 7}', "the key does not suit"),
+        (serdes.json, '{"value": 1, "key": 7}', "the key does not match"),
     ],
 )
 def test_a_line_that_is_no_record_is_named(serde: Serde[Any], line: str, said: str) -> None:

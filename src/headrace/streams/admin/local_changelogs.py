@@ -144,16 +144,16 @@ def missing_rows(
     >>> missing_rows(found, ["counts"], [], 7) is None
     True
     >>> missing_rows(found, ["counts", "sums"], [], 7)
-    'the rows here are of another commit than the offsets'
+    'the rows on this host and the offsets are of different commits'
     """
     if volatile:
-        return f"the rows of {', '.join(volatile)} were in memory alone"
+        return f"the rows of {', '.join(volatile)} were only in memory"
     if commit_id is None:
         return "the offsets have no commit id"
     if not found:
         return "no rows here"
     if any(store not in found or found[store].commit_id != commit_id for store in lost):
-        return "the rows here are of another commit than the offsets"
+        return "the rows on this host and the offsets are of different commits"
     return None
 
 

@@ -141,7 +141,7 @@ class GroupOffsets:
         if not there:
             known = sorted({tp.topic for tp in self.inputs})
             raise ConfigError(
-                f"{topic} is no input of {self.group} that exists; these are "
+                f"{topic} is not an existing input of {self.group}; its inputs are "
                 f"{', '.join(known) or 'none'}"
             )
         wanted = [TopicPartition(topic, number) for number in partitions] or there
@@ -158,9 +158,8 @@ class GroupOffsets:
         marked = sorted(tp for tp, found in self.inputs.items() if found.is_marked)
         if marked:
             raise ResetRefusedError(
-                f"a reset of {self.group}, or headrace changelog restore-from-local, was started "
-                f"and not finished ({marked[0]} has its mark); run it again, which finishes it. "
-                "Nothing was set"
+                f"a reset of {self.group}, or headrace changelog restore-from-local, is not "
+                f"finished ({marked[0]} is marked); run it again to finish it. Nothing was set"
             )
         if self.backfill is not None:
             raise ResetRefusedError(
@@ -214,9 +213,9 @@ class OffsetChange:
             says.append(f"{_span(*self.left_out)} left out")
         if input_.processed_to is None and input_.counted and input_.has_begun:
             says.append(
-                "it is not known up to which offset its records are counted: make sure that it is "
-                "this offset; the times of windows are lost with the old offset: late records open "
-                "closed windows again"
+                "the offset up to which the state includes its records is unknown: make sure that "
+                "it is this offset; the stream time is lost with the old offset, so late records "
+                "can open closed windows again"
             )
         return "; ".join(says)
 
@@ -251,8 +250,8 @@ class MovePlan:
             offset = since[tp] if target.kind == "time" else to[target.kind]
             if not there.begin <= offset <= there.end:
                 raise ConfigError(
-                    f"{tp} has the offsets {there.begin} to {there.end}, where {there.end} is "
-                    f"behind its last record, and no {offset}; nothing was set"
+                    f"{tp} has the offsets {there.begin} to {there.end}, where {there.end} "
+                    f"follows its last record, and not {offset}; nothing was set"
                 )
             moves.append(OffsetChange(there, offset))
         return cls(found, tuple(moves))
@@ -284,9 +283,10 @@ class MovePlan:
         repeated = [str(m.input.place) for m in self.moves if m.again or m.may_repeat]
         if repeated and not again:
             raise ResetRefusedError(
-                f"records of {', '.join(repeated)} would be processed a second time, or may be: "
-                "results would count them twice. Nothing was set. If that is intended, or none of "
-                "them is counted yet, add --process-again; headrace reset starts with empty state"
+                f"records of {', '.join(repeated)} would or might be processed a second time, and "
+                "results would count them twice. Nothing was set. If that is intended, or the "
+                "state does not include them yet, add --process-again; to start with empty state, "
+                "run headrace reset"
             )
         passed = [str(move.input.place) for move in self.moves if move.left_out]
         if passed and not left_out:
@@ -303,7 +303,7 @@ def lines(plan: MovePlan) -> Iterator[str]:
     yield "State, internal topics and all other offsets stay as they are."
     if plan.left_without:
         names = ", ".join(map(str, plan.left_without))
-        yield f"Without an offset, though their records are counted, stay {names}."
+        yield f"{names} still have no offset, although the state includes their records."
 
 
 def listing(found: GroupOffsets) -> Iterator[str]:
@@ -357,7 +357,7 @@ def read_offsets(text: Iterable[str]) -> dict[TopicPartition, OffsetTarget]:
         tp = TopicPartition(parts[0], int(parts[1]))
         if tp in targets:
             raise ConfigError(
-                f"line {number} names {tp} a second time; nothing was set: leave one of them"
+                f"line {number} names {tp} a second time; nothing was set: remove either line"
             )
         targets[tp] = OffsetTarget("offset", int(parts[2]))
     return targets
@@ -496,8 +496,8 @@ class SkipPlan:
         if self.is_next:
             return f"{self.input.place}  {before.offset} -> {self.offset + 1}"
         return (
-            f"{self.input.place}  {before.offset}, and {self.offset} is left out when its turn "
-            "comes: the records before it are not processed yet, and will be"
+            f"{self.input.place}  {before.offset}, and {self.offset} is skipped when it is "
+            "reached: the records before it are processed first"
         )
 
 
@@ -517,9 +517,9 @@ def plan_skip(
         note = f" ({there.note})" if there.note else ""
         raise ResetRefusedError(
             f"the group {group_offsets.group} has no usable offset of {tp}{note}; set it with "
-            f"headrace offsets set --topic {tp.topic} --partition {tp.partition}, and then leave "
-            "the record out: --to beginning --process-again where the application has committed "
-            "nothing yet. Nothing was set"
+            f"headrace offsets set --topic {tp.topic} --partition {tp.partition} (with --to "
+            "beginning --process-again if the application has committed nothing yet), and then "
+            "skip the record. Nothing was set"
         )
     if offset < max(reached, there.begin):
         raise ResetRefusedError(
@@ -527,7 +527,7 @@ def plan_skip(
             f"offset is {reached}. Nothing was set"
         )
     if offset in left_out(OffsetMetadata.decode(there.committed.metadata).values):
-        raise ResetRefusedError(f"offset {offset} of {tp} is already marked to be left out")
+        raise ResetRefusedError(f"offset {offset} of {tp} is already marked to be skipped")
     first = first_from(tp, offset)
     if first != offset:
         instead = "no later record exists" if first is None else f"the next record is at {first}"
@@ -547,9 +547,8 @@ def _require_room(plan: SkipPlan) -> None:
         few = False
     if not few:
         raise ResetRefusedError(
-            f"too many records of {plan.input.place} are marked to be left out, more than the "
-            "offset metadata can hold; start the application first, which passes them. Nothing was "
-            "set"
+            f"the offset metadata of {plan.input.place} cannot hold more records to skip; start "
+            "the application, so that it skips the marked records, and try again. Nothing was set"
         )
 
 
@@ -559,6 +558,6 @@ def carry_out_skip(work: InputOffsets, plan: SkipPlan, later: SkipPlan) -> None:
     if (plan.committed, plan.input.committed) != (later.committed, later.input.committed):
         raise ResetRefusedError(
             f"the offset of {plan.input.place} has changed since the plan was made; nothing was "
-            "set: look at the new plan and try again"
+            "set: check the new plan and try again"
         )
     work.commit({plan.input.place: plan.committed})

@@ -172,24 +172,24 @@ def refuse_missing_rows(
     for topic, use in uses.items():
         if topic not in chosen and use.streamed and not use.is_table:
             raise ResetRefusedError(
-                f"a reset empties {', '.join(use.streamed)}, which {topic} fills, and {topic} "
-                "would stay at its offset: its earlier records would be missing there. Add --topic "
-                f"{topic}, or leave --topic out to reset all inputs; headrace offsets set moves an "
-                "offset afterwards, if they may be missing. Nothing was done"
+                f"a reset empties {', '.join(use.streamed)}, which {topic} fills, but the offset "
+                f"of {topic} would not change, so its earlier records would be missing there. Add "
+                f"--topic {topic}, or omit --topic to reset all inputs; if these records may be "
+                "missing, change the offset afterwards with headrace offsets set. Nothing was done"
             )
         if not use.tables or use.is_table:
             continue
         if topic not in chosen:
             raise ResetRefusedError(
                 f"a reset empties {', '.join(use.tables)}, which is filled from {topic}, and "
-                f"{topic} is read as a stream too, so it is not set unasked. Add --topic "
+                f"{topic} is also read as a stream, so it is reset only on request. Add --topic "
                 f"{topic}, which processes its records again, or leave --topic out. Nothing was "
                 "done"
             )
         if target.kind != "earliest":
             raise ResetRefusedError(
-                f"{topic} is read as a table ({', '.join(use.tables)}) and as a stream: set to "
-                "another offset than the beginning the table would lack rows. Reset it with --to "
+                f"{topic} is read as a table ({', '.join(use.tables)}) and as a stream: from an "
+                "offset after the beginning, the table would lack rows. Reset it with --to "
                 "beginning, or write the stream to another topic. Nothing was done"
             )
 
@@ -242,8 +242,9 @@ class OutsideTable:
             )
         if self.keyed:
             return (
-                f"{self.step}: {self.sink}: results are written again under their keys; rows whose "
-                "keys do not come again stay: empty it before the next start if they must not"
+                f"{self.step}: {self.sink}: results are written again under their keys; rows "
+                "whose keys are not written again stay: empty it before the next start to remove "
+                "them"
             )
         return (
             f"{self.step}: {self.sink}: results are written again, after the existing rows: each "
@@ -503,16 +504,15 @@ def lines(plan: ResetPlan) -> Iterator[str]:
     yield from table_lines(plan.tables)
     yield (
         "Local state on other hosts is dropped automatically at the next start, because its "
-        "changelogs are then other topics. Output topics stay as they are, and get the results "
-        "again."
+        "changelogs are re-created. Output topics are not changed, and receive the results again."
     )
 
 
 _LEFTOVERS = {
-    False: "Topics that begin with {prefix} and are not of this topology; kept without "
+    False: "Topics that begin with {prefix} and do not belong to this topology; kept without "
     "--all-internal:",
-    True: "Topics that begin with {prefix} and are not of this topology, to delete too (see that "
-    "they are not of another application):",
+    True: "Topics that begin with {prefix} and do not belong to this topology, to delete too "
+    "(check that they do not belong to another application):",
 }
 
 
@@ -527,7 +527,7 @@ def _read_again(plan: ResetPlan) -> Iterator[str]:
             )
     if any(_goes_back(move) for move in plan.moves):
         yield (
-            "If headrace skip has left out records from the new offsets on, they are processed "
+            "If headrace skip has skipped records after the new offsets, they are processed "
             "again; skip them again."
         )
     for topic in plan.also_written:
@@ -672,8 +672,8 @@ class Reset:
             if time.monotonic() >= give_up_at:
                 raise FatalClientError(
                     f"the group {self._group} still has offsets of deleted topics: "
-                    f"{', '.join(left)}; run the reset again, and look into the brokers' logs if "
-                    "they stay"
+                    f"{', '.join(left)}; run the reset again, and check the brokers' logs if they "
+                    "stay"
                 )
             time.sleep(_LOOK_AGAIN_S)
 
@@ -692,10 +692,10 @@ class Reset:
 def refuse_members(group: str, members: Sequence[Member]) -> None:
     if members:
         raise ResetRefusedError(
-            f"the application {group} runs: its group has the members "
+            f"the application {group} is running: its group has the members "
             f"{', '.join(map(str, members))}; stop all its workers (SIGTERM to headrace run), on "
-            "all hosts. A worker that was killed, or that stops with on.stop=stay, is a member "
-            "until consumer.session.timeout.ms is over"
+            "all hosts. A worker that was killed, or that stops with on.stop=stay, remains a "
+            "member for consumer.session.timeout.ms"
         )
 
 
@@ -703,7 +703,7 @@ def changed_since(group: str, *, nothing_was: str = "done") -> ResetRefusedError
     """Return the error for a plan that another look at the cluster does not confirm."""
     return ResetRefusedError(
         f"offsets, members or topics of {group} have changed since the plan was made; nothing was "
-        f"{nothing_was}: look at the new plan and try again"
+        f"{nothing_was}: check the new plan and try again"
     )
 
 

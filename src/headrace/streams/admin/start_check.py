@@ -102,8 +102,8 @@ class CommittedRecords:
             except OffsetLostError:
                 continue  # records were deleted meanwhile
         raise FatalClientError(
-            f"records of {named_places(left)} were deleted again and again while they were looked "
-            "for; see who deletes them, and start again"
+            f"records of {named_places(left)} were deleted repeatedly while the start check read "
+            "them; find out which program deletes them, and start again"
         )
 
     def _read(
@@ -125,8 +125,9 @@ class CommittedRecords:
                     del left[tp]
                 if left and self._clock.monotonic_s() > give_up_at_s:
                     raise FatalClientError(
-                        f"cannot read {named_places(left)}, for {self._timeout_s:.0f} s; see that "
-                        "the brokers at bootstrap.servers are up, or raise task.timeout.ms"
+                        f"cannot read {named_places(left)} for {self._timeout_s:.0f} s; check "
+                        "that the brokers at bootstrap.servers are running, or raise "
+                        "task.timeout.ms"
                     )
         finally:
             consumer.close(leave=False)
@@ -528,11 +529,11 @@ class StartCheck:
             return True
         claimed = [topic.name for topic in plan.internal if topic.name not in new]
         what = (
-            "the group has read its inputs, no description of the deployed topology is known, and "
-            "the application has topics that this topology does not use, while it would create new "
-            "topics: a store or an operator with another name starts empty. Give it the deployed "
-            "name, reset the application, or accept the change if the unclaimed topics belong to "
-            f"an older version, or to another application whose id begins with {self._group}"
+            "the deployed topology is unknown, the group has committed offsets, and internal "
+            "topics exist that this topology does not use, while it would create new ones: a "
+            "renamed store or operator would start empty. Give it the deployed name, reset the "
+            "application, or accept the change if the unclaimed topics belong to an older "
+            f"version, or to another application whose id begins with {self._group}"
         )
         lists = {"claimed": claimed, "new": new, "unclaimed": unclaimed}
         lines = [f"{kind}: {', '.join(names) or 'none'}" for kind, names in lists.items()]

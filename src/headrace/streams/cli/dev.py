@@ -333,7 +333,7 @@ def dev(
             file = _write(settings, home)
             changes = FileWatcher(_roots(target))
             files = "1 file" if len(changes) == 1 else f"{len(changes)} files"
-            click.echo(f"Watching {files}. Ctrl-C ends.")
+            click.echo(f"Watching {files}. Press Ctrl-C to stop.")
             page = _page(http_port)
             if page is not None and opens:
                 page.open_soon()
@@ -344,7 +344,7 @@ def dev(
 
 def _page(port: int | None) -> DevDashboard | None:
     if (lacking := missing()) is not None:
-        click.echo(f"No page: it needs {lacking}; pip install 'headrace[web]'")
+        click.echo(f"No dashboard: it requires {lacking}. Run: pip install 'headrace[web]'")
         return None
     return DevDashboard(port)
 
@@ -371,7 +371,7 @@ class DevSession:
             with ExitStack() as children:
                 self._start(children)
                 saved = self._await_save()
-                click.echo(f"Saved: {', '.join(_shown(path) for path in saved)}. Starting again.")
+                click.echo(f"Saved: {', '.join(_shown(path) for path in saved)}. Restarting.")
 
     def _start(self, children: ExitStack) -> None:
         count = ["--partitions", str(self._partitions or _PARTITIONS)]
@@ -379,7 +379,7 @@ class DevSession:
             count.append("--any-count")
         made = self._child(children, "topics", "create", "--app", self._target, *count)
         if made.wait() != 0:
-            click.echo("It waits for the next save.")
+            click.echo("Waiting for the next save.")
             return
         tail = self._child(
             children, "topics", "tail", "--app", self._target, "--follow", "--from", "end"

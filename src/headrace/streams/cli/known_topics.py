@@ -188,10 +188,10 @@ def _how_made(name: str) -> str:
     >>> _how_made("orders")
     'create it: headrace topics create orders'
     >>> _how_made("shop-by-region-repartition")
-    'an application makes a topic of such a name itself, when it starts next'
+    'it is an internal topic, which its application creates at the next start'
     """
     if name.endswith(("-repartition", "-changelog")):
-        return "an application makes a topic of such a name itself, when it starts next"
+        return "it is an internal topic, which its application creates at the next start"
     return f"create it: headrace topics create {name}"
 
 
@@ -203,6 +203,6 @@ def counts_of(admin: GroupAdmin, names: Iterable[str]) -> dict[str, int]:
             near = nearest(name, admin.names())
             meant = f" (did you mean {near}?)" if near else ""
             raise MissingTopicError(
-                f"there is no topic {name}{meant}; {_how_made(name)}", topics=[name]
+                f"topic {name} does not exist{meant}; {_how_made(name)}", topics=[name]
             )
     return counts

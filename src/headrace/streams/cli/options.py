@@ -168,7 +168,9 @@ _NO_CLUSTER = {"application.id": "application", "bootstrap.servers": "localhost:
 
 def target_argument(command: _Command) -> _Command:
     """Add the argument MODULE:APP, with a sentence about it in the help."""
-    command.__doc__ = f"{command.__doc__}\n    MODULE:APP is what `headrace run` takes.\n"
+    command.__doc__ = (
+        f"{command.__doc__}\n    MODULE:APP is the application, as for `headrace run`.\n"
+    )
     return click.argument("target", metavar="MODULE:APP")(command)
 
 

@@ -152,7 +152,8 @@ def _part(document: Any, serde: Serde[Any], name: str) -> bytes | None:
         raise _ReasonError(f"the {name} is nested too deeply. Make it flat") from error
     except SerdeError as error:
         raise _ReasonError(
-            f"the {name} does not suit the topic's serde {serde.name}: {error}; or correct the line"
+            f"the {name} does not match the topic's serde {serde.name}: {error}; or correct "
+            "the line"
         ) from error
 
 

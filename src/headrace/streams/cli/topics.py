@@ -394,9 +394,7 @@ class _RecordWriter:
         form = self._form
         for record in read_records(lines, file, key=form.key, value=form.value):
             if record.partition is not None and record.partition >= self._partitions:
-                reason = (
-                    f"{form.topic} has {self._partitions} partitions, and no {record.partition}"
-                )
+                reason = f"{form.topic} has {self._partitions} partitions, not {record.partition}"
                 raise LineError(file, record.line, reason)
             try:
                 self._producer.send(

@@ -193,13 +193,13 @@ def with_files_read(settings: Mapping[str, Any]) -> tuple[dict[str, Any], list[s
 def _read(given: object) -> str:
     text = str(given.reveal() if isinstance(given, Secret) else given)
     if "\n" in text or text.startswith("-----"):
-        raise ValueError("must name a file, and holds a secret itself; write that into a file")
+        raise ValueError("must name a file, but is a secret itself; write the secret into a file")
     path = Path(text).expanduser()
     try:
         with path.open("rb") as file:
             data = file.read(MAX_BYTES + 1)
         if len(data) > MAX_BYTES:
-            raise ValueError(f"names {path}, which has more than {MAX_BYTES} bytes: no secret")
+            raise ValueError(f"names {path}, which is too large for a secret ({MAX_BYTES} bytes)")
         secret = data.decode().rstrip("\r\n")
     except OSError as error:
         raise ValueError(
@@ -207,7 +207,7 @@ def _read(given: object) -> str:
             "user that this runs as read it"
         ) from None
     except UnicodeDecodeError:
-        raise ValueError(f"names {path}, which holds no text in UTF-8") from None
+        raise ValueError(f"names {path}, which is not UTF-8 text") from None
     if not secret:
         raise ValueError(f"names {path}, which is empty; write the secret into it")
     return secret
@@ -234,7 +234,7 @@ class StreamsConfig:
         headrace.streams.errors.ConfigError: 3 settings are wrong:
         - application.id must consist of ASCII letters, digits, '.', '_' and '-', not be 'a b'; \
 topics and groups are named after it
-        - bootstrap.servers is required, and not set; set it in the settings that the program \
+        - bootstrap.servers is required; set it in the settings that the program \
 passes to KafkaStreams, or with the option --set bootstrap.servers=... of a command
         - bootstrap.server is unknown; did you mean bootstrap.servers?
     """
@@ -555,7 +555,7 @@ passes to KafkaStreams, or with the option --set bootstrap.servers=... of a comm
         """
         # Only a cache delays results, and handlers must get single records, not partial aggregates.
         if COMBINE not in self.topology_optimization:
-            return f"topology.optimization leaves {COMBINE} out"
+            return f"topology.optimization does not include {COMBINE}"
         if not self.statestore_cache_max_bytes:
             return "statestore.cache.max.bytes is 0"
         if self.production_exception_handler != "fail":
@@ -755,7 +755,7 @@ def _value(own: Setting, given: Mapping[str, object]) -> object:
         return own.kind.parse(given[own.name])
     if own.default is REQUIRED:
         raise ValueError(
-            "is required, and not set; set it in the settings that the program passes to "
-            f"KafkaStreams, or with the option --set {own.name}=... of a command"
+            "is required; set it in the settings that the program passes to KafkaStreams, or with "
+            f"the option --set {own.name}=... of a command"
         )
     return own.default

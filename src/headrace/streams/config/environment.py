@@ -57,8 +57,8 @@ def settings_of(environ: Mapping[str, str]) -> Given:
     >>> settings_of({"HEADRACE_BOOTSTRAP_SERVER": "kafka:9092"})
     Traceback (most recent call last):
         ...
-    headrace.streams.errors.ConfigError: the variable HEADRACE_BOOTSTRAP_SERVER is for no \
-setting; did you mean HEADRACE_BOOTSTRAP_SERVERS?
+    headrace.streams.errors.ConfigError: the variable HEADRACE_BOOTSTRAP_SERVER matches \
+no setting; did you mean HEADRACE_BOOTSTRAP_SERVERS?
     """
     ours = {v: text for v, text in environ.items() if v.startswith(PREFIX) and v != CONFIG}
     found, problems = Given(), []
@@ -94,4 +94,4 @@ def _unknown(variable: str) -> str:
     known = [variable_of(name).removeprefix(PREFIX) for name in _known()]
     near = difflib.get_close_matches(variable.removeprefix(PREFIX), known, n=1, cutoff=0.75)
     hint = f"did you mean {PREFIX}{near[0]}?" if near else "headrace settings lists all"
-    return f"the variable {variable} is for no setting; {hint}"
+    return f"the variable {variable} matches no setting; {hint}"

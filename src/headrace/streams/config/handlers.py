@@ -267,16 +267,16 @@ def _wrong_letters(letters: object) -> str | None:
 def _wrong_part(letter: DeadLetter) -> str | None:
     for name, part in (("key", letter.key), ("value", letter.value)):
         if part is not None and not isinstance(part, bytes):
-            return f"{name} is {type_of(part)} where bytes or None belong"
+            return f"{name} is {type_of(part)}, not bytes or None"
     topic, timestamp, headers = letter.topic, letter.timestamp, letter.headers
     if not isinstance(topic, str) or not topic:
         is_ = "empty" if topic == "" else type_of(topic)
-        return f"topic is {is_} where the name of a topic belongs"
+        return f"topic is {is_}, not the name of a topic"
     if not is_legal_topic(topic):
-        return "topic is not a name that brokers take"
+        return "topic is not a legal name"
     if type(timestamp) is not int or not 0 <= timestamp < 2**63:
         is_ = "out of range" if type(timestamp) is int else type_of(timestamp)
-        return f"timestamp is {is_} where milliseconds since 1970 belong"
+        return f"timestamp is {is_}, not milliseconds since 1970"
     if not isinstance(headers, (tuple, list)) or not all(map(_is_header, headers)):
         return "headers are not a list of (str, bytes) tuples with names in UTF-8"
     return None
@@ -305,8 +305,8 @@ def handler() -> Kind:
 def _why_not_asked(given: Callable[..., Any]) -> str | None:
     if given is Continue or given is Fail:
         word = "continue" if given is Continue else "fail"
-        return f"is given the class {given.__name__}; write {word!r} for that"
+        return f"must not be the class {given.__name__}; write {word!r}"
     if type(given) is type and not issubclass(given, (Continue, Fail, str)):
         name = given.__name__
-        return f"is given the class {name}, which is made and not asked; give an object, {name}()"
+        return f"must be an object, not the class {name}; write {name}()"
     return why_not_called_as("handler(failure)", 1, given)

@@ -89,8 +89,8 @@ def guarded(settings: Mapping[str, object]) -> dict[str, Any]:
     """
     if not isinstance(settings, Mapping):
         raise ConfigError(
-            f"settings must be a mapping of names to values, and {type_of(settings)} was given. "
-            "Give a dict; `headrace run --config FILE` reads settings from a file."
+            f"settings must be a mapping of names to values, not {type_of(settings)}. Give a "
+            "dict; `headrace run --config FILE` reads settings from a file."
         )
     wrapped = {
         name: Secret(value) if _is_secret(str(name)) and _is_plain(value) else value

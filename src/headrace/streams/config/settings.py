@@ -166,8 +166,8 @@ def group_name() -> Kind:
             if name.endswith(ending):
                 other = name.removesuffix(ending)
                 raise ValueError(
-                    f"must not end in {ending!r}, as {value!r} is the group that an application "
-                    f"{other!r} keeps its own notes in; take another ending"
+                    f"must not end in {ending!r}, as {value!r} is the group in which an "
+                    f"application {other!r} stores its metadata; use another ending"
                 )
         return name
 
@@ -284,7 +284,7 @@ def span_of(text: str, name: str) -> timedelta:
     found = _SPAN.fullmatch(text)
     if found is None:
         raise ValueError(
-            f"{name} is a number and ms, s, m or h, such as 30s, and not {text[:40]!r}"
+            f"{name} must be a number and a unit (ms, s, m or h), such as 30s, not {text[:40]!r}"
         )
     try:
         return timedelta(seconds=float(found[1]) * _UNITS_S[found[2]])

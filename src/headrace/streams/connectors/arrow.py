@@ -145,7 +145,7 @@ class ArrowRows:
         field, encode = self.schema.field(name), self._encoders[name]
         if not field.nullable and None in values:
             at = values.index(None)
-            raise self.columns.refused("it is not to be null, and is", name, rows[at])
+            raise self.columns.refused("it is null, and the column must not be", name, rows[at])
         if encode is not None and not self._plain.get(name, _NOTHING).issuperset(map(type, values)):
             values = [self._encoded(encode, v, name, r) for v, r in zip(values, rows, strict=True)]
         try:

@@ -64,7 +64,7 @@ def why_taken(port: int) -> str | None:
             probe.bind(("127.0.0.1", port))
             probe.listen(1)
         except PermissionError:
-            return f"port {port} needs the rights of the system's administrator"
+            return f"port {port} requires administrator privileges"
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 return f"port {port} is taken by another process"
@@ -436,7 +436,7 @@ _ADVICE = (
     ),
     (
         re.compile(r"UnsupportedClassVersionError|Unrecognized VM option"),
-        "This Java does not fit. Set JAVA_HOME to a Java 17 or newer.",
+        "This version of Java is not supported. Set JAVA_HOME to a Java 17 or newer.",
     ),
     (
         re.compile(r"Failed to acquire lock on file|OverlappingFileLock"),
@@ -457,13 +457,13 @@ _ADVICE = (
     ),
     (
         re.compile(r"OutOfMemory|Cannot allocate memory|insufficient memory"),
-        "There is too little memory for a node. End other programs, or start with --nodes 1.",
+        "There is too little memory for a node. Stop other programs, or start with --nodes 1.",
     ),
     (
         re.compile(r"Permission denied|AccessDeniedException"),
         (
-            "A file in {directory} cannot be written. Give yourself the right to, or choose "
-            "another --dir."
+            "A file in {directory} cannot be written. Correct its permissions, or choose another "
+            "--dir."
         ),
     ),
 )

@@ -219,7 +219,7 @@ def _run(
     except OSError as error:
         return f"{command[0]} does not start: {error}"
     except subprocess.TimeoutExpired:
-        return f"no end after {_FETCH_TIMEOUT_S} seconds"
+        return f"it did not end within {_FETCH_TIMEOUT_S} seconds"
     jars = [f"{name}-{version}.jar" for _, name, version in library.artifacts]
     missing = [name for name in jars if not libraries.joinpath(name).is_file()]
     if result.returncode == 0 and not missing:
@@ -232,7 +232,7 @@ def _run(
 
 def _advice(library: Library, failures: list[str], target: Path) -> str:
     artifacts = ", ".join(":".join(artifact) for artifact in library.artifacts)
-    by_hand = f"or put {artifacts} with all they depend on into {target}"
+    by_hand = f"or copy {artifacts} and their dependencies to {target}"
     if not failures:
         return (
             f"{library.title} {library.version} is not in the cache and cannot be fetched: no mvn "

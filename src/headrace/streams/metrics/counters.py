@@ -108,7 +108,7 @@ class ProcessorCounters:
                 "counters_omitted",
                 node=node,
                 most=NUMBERS_MAX,
-                advice="further names are not counted: name few things, and no keys or values",
+                advice="further names are not counted: use few names, and no keys or values",
             )
 
 

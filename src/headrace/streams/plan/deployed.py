@@ -43,9 +43,9 @@ TRY_AGAIN_S = 600.0
 FRESH_S = 30.0
 """Interval in seconds between checks whether new topics have committed offsets."""
 SHORTENED = (
-    "the description of the topology does not fit beside an offset whole: changes of schemas, and "
-    "perhaps of windows, cannot be judged at the next start; give stores shorter names, or serdes "
-    "smaller schemas"
+    "the description of the topology is too large for the offset metadata and was shortened: the "
+    "next start cannot check changes of schemas, and perhaps of windows; give stores shorter "
+    "names, or serdes smaller schemas"
 )
 VERSIONS_MAX = 8
 """Maximum number of compatible versions in a description; all other versions are refused."""

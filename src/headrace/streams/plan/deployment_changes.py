@@ -325,15 +325,15 @@ def _sink_changes(before: Sequence[DeployedSink], after: Deployment) -> Iterator
         reads = ", ".join(sink.reads)
         renamed = next((one.name for one in new if one.reads == sink.reads), None)
         if repartition_topic(sink.name) in fronts:
-            now = f"to_sink({sink.name!r}) read {reads} itself, and has a topic in front of it now"
+            now = f"to_sink({sink.name!r}) read {reads} itself, and reads an internal topic now"
         elif renamed is not None:
             now = f"to_sink({sink.name!r}), which reads {reads} itself, is called {renamed!r} now"
         else:
             continue
         yield TopologyChange(
             True,
-            f"{now}, so it begins where the group is, and may write rows again that were written "
-            "since the last commit",
+            f"{now}, so it starts at the committed offset of the group, and may repeat rows that "
+            "were written since the last commit",
             "keep it as it is, or stop the deployed version in order, so that its last commit has "
             "all rows, and accept the change",
         )
@@ -354,7 +354,7 @@ def _serde_changes(
             )
         else:
             yield TopologyChange(
-                False, text, f"see that it reads the old bytes, else keep {one}, or {else_}"
+                False, text, f"make sure that it can read the old bytes, or keep {one}, or {else_}"
             )
 
 
@@ -398,7 +398,7 @@ def _span_change(
     if before is None or after is None:
         return TopologyChange(
             False,
-            f"{text}; rows from before stay as they are",
+            f"{text}; existing rows stay as they are",
             "no action is needed if this is intended",
         )
     if after > before:
@@ -425,8 +425,11 @@ def _schema_changes(
             if after != before and digest(after) != before:
                 yield TopologyChange(
                     False,
-                    f"the schema of the {what} of {where} has changed, and was too large to keep",
-                    "see that it reads the old bytes",
+                    (
+                        f"the schema of the {what} of {where} has changed, and the deployed "
+                        "schema was too large to be stored"
+                    ),
+                    "make sure that it can read the old bytes",
                 )
             continue
         why = None if is_digest(after) else unreadable(after, before)
@@ -450,8 +453,8 @@ def _field_changes(what: str, where: str, before: str, after: str) -> Iterator[T
             text = f"have no field {gone} any more" if gone else f"have a new field {new}"
             yield TopologyChange(
                 bool(gone),
-                f"the keys of {where} {text}, so equal keys have other bytes and do not find rows "
-                "that are stored under the old bytes",
+                f"the keys of {where} {text}, so equal keys are encoded differently and do not "
+                "match rows that are stored under the old bytes",
                 "keep the fields of the keys, or reset the application",
                 lets_go=True,
             )

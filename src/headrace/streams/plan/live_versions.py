@@ -46,7 +46,9 @@ DESCRIBED_S = 3.0
 """Seconds that a running version may take to write its description."""
 _ASK_AGAIN_S = 0.2
 _UNSETTLED = "the group is rebalancing, and the members' older release reports no version"
-_UNKNOWN = "which partitions they own is not known, as no description of their version is kept"
+_UNKNOWN = (
+    "the partitions that they own are unknown, because no description of their version is stored"
+)
 _PREDECESSOR = "the group still has the worker that had this worker.id before"
 _ASKED_LATER = "nothing is lost: it asks again when the group has changed"
 _ADVICE = (
@@ -169,8 +171,8 @@ class LiveVersions:
         elif now_s - self._absent_since_s > self._reported_within_s:
             raise FatalClientError(
                 f"the brokers do not report this worker as a member of group {self._group} that "
-                f"runs its version ({self._identity}, version {self.version}). See that no other "
-                "worker has its worker.id, and that its user may describe the group"
+                f"runs its version ({self._identity}, version {self.version}). Check that no "
+                "other worker has its worker.id, and that its user may describe the group"
             )
 
     def refuse_older(self) -> None:

@@ -254,11 +254,11 @@ def refuse_other_than_topology(given: object) -> None:
     elif isinstance(given, Mapping):
         advice = "the topology comes before the settings: swap the two arguments"
     elif given is None:
-        advice += "; a function that makes it returns None where its last line has no return"
+        advice += "; a function that builds it returns None if it ends without return"
     elif callable(given):
         advice = f"call it, if it returns a topology: {name}()"
     what = "None" if given is None else f"a {type(given).__name__}"
-    raise TopologyError(f"a topology is needed, and {what} was given; {advice}")
+    raise TopologyError(f"a topology is required, not {what}; {advice}")
 
 
 def plan_application(topology: Topology, config: StreamsConfig) -> tuple[SubPlan, ...]:
@@ -297,8 +297,8 @@ def _refuse_lost_letters(topology: Topology, config: StreamsConfig) -> None:
     if handlers.dead_letter_topic is None:
         if asking:
             raise TopologyError(
-                f"{asking[0]} writes dead letters, and no topic for them is set; "
-                "set errors.dead.letter.queue.topic.name"
+                f"{asking[0]} writes dead letters, but no topic for them is set; set "
+                "errors.dead.letter.queue.topic.name"
             )
         return
     stages: tuple[Stage, ...] = get_args(Stage)

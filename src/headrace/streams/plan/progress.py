@@ -145,8 +145,8 @@ class OffsetMetadata:
         if text.startswith(RESET_MARK):
             raise ResetUnfinishedError(
                 "a reset of this application was started and not finished, so its internal topics "
-                "and its offsets may not belong together; run headrace reset again, which finishes "
-                "it, and then start"
+                "and its offsets may not match; run headrace reset again, which finishes it, and "
+                "then start"
             )
         if text.startswith(CHANGELOG_MARK):
             raise ChangelogUnfinishedError(

@@ -298,7 +298,7 @@ class _Counts:
         )
         return (
             f"topics that sub-topology {sub_id} joins must have equal partition counts, so that "
-            f"equal keys meet in one task, but {counted}; {advice}"
+            f"equal keys are in the same task, but {counted}; {advice}"
         )
 
 
@@ -335,12 +335,12 @@ def _check_names(topics: Iterable[NewTopic]) -> None:
     for name in (topic.name for topic in topics):
         if len(name) > NAME_LENGTH_MAX:
             problems.append(
-                f"internal topic {name} would have {len(name)} characters, and Kafka takes "
-                f"{NAME_LENGTH_MAX}; shorten application.id or the name of the step"
+                f"internal topic {name} would have {len(name)} characters, more than Kafka's "
+                f"limit of {NAME_LENGTH_MAX}; shorten application.id or the name of the step"
             )
         elif not LEGAL_NAME.fullmatch(name):
             problems.append(
-                f"internal topic {name!r} would have characters that Kafka refuses; use letters, "
+                f"internal topic {name!r} would have characters that Kafka rejects; use letters, "
                 "digits, '.', '_' and '-' in the name of the step"
             )
     if problems:
@@ -362,8 +362,8 @@ def _differences(topic: NewTopic, found: TopicFacts) -> Iterator[str]:
     found_ms = found.min_compaction_lag_ms
     if lag_ms is not None and found_ms is not None and found_ms < int(lag_ms):
         yield (
-            f"{topic.name} has min.compaction.lag.ms {found_ms} and needs "
-            f"{lag_ms}, else versions are compacted away that belong to the history; "
+            f"{topic.name} has min.compaction.lag.ms {found_ms} and needs {lag_ms}, otherwise "
+            "compaction removes versions of the history; "
             f"{_alter(topic.name, 'min.compaction.lag.ms', lag_ms)}"
         )
     needed_ms = topic.config.get("retention.ms")
@@ -371,8 +371,8 @@ def _differences(topic: NewTopic, found: TopicFacts) -> Iterator[str]:
         return
     if _span(found.retention_ms) < _span(int(needed_ms)):
         yield (
-            f"{topic.name} has retention.ms {found.retention_ms} and needs {needed_ms}, else "
-            f"records are deleted before they are read; "
+            f"{topic.name} has retention.ms {found.retention_ms} and needs {needed_ms}, otherwise "
+            "records are deleted before they are read; "
             f"{_alter(topic.name, 'retention.ms', needed_ms)}"
         )
 
@@ -381,7 +381,7 @@ def _other_repartition(topic: NewTopic, found: TopicFacts) -> str:
     keep = (
         f"ask for partitions={found.partitions}"
         if topic.because == _ASKED_FOR
-        else f"put .repartition(partitions={found.partitions}) with the same name= in front of it"
+        else f"put .repartition(partitions={found.partitions}) with the same name= before it"
     )
     return (
         f"repartition topic {topic.name} has {found.partitions} partitions and needs "

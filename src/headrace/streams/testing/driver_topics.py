@@ -36,7 +36,7 @@ def to_ms(time: Time, name: str = "timestamp") -> int:
         if not isinstance(time, int) or isinstance(time, bool):
             raise TypeError(
                 f"{name} must be a datetime with a time zone, or an int of milliseconds since "
-                f"1970, and not a {type(time).__name__}"
+                f"1970, not a {type(time).__name__}"
             )
         return time
     if time.tzinfo is None:

@@ -43,21 +43,21 @@ class KeyMeeting:
             _read_with(source, serde)
             for source, serde in zip(self.sources, self.serdes, strict=True)
         )
-        meet = f"keys meet at {self.node}, in store {self.store!r}: {one}, {other}"
+        meet = f"keys of {self.node}, in store {self.store!r}: {one}, {other}"
         if not self.certain:
             return (
-                f"{meet}. Whether equal keys have equal bytes is unknown; otherwise they are in "
-                "different partitions and do not match: use the same serde object for both"
+                f"{meet}. Equal keys match only if both serdes encode them equally, which is "
+                "unknown: use the same serde object for both"
             )
         advice = _advice(self.sources, self.serdes)
         if not self.refused:
             return (
-                f"{meet}. Equal keys have different bytes, so they may be in other partitions, "
+                f"{meet}. Equal keys are encoded differently, so they may be in other partitions, "
                 f"where a processor does not find them; if it looks for equal keys: {advice}"
             )
         return (
-            f"{meet}. Equal keys have different bytes, are in different partitions and would never "
-            f"match; {advice}"
+            f"{meet}. Equal keys are encoded differently, so they are in different partitions and "
+            f"never match; {advice}"
         )
 
 
@@ -159,7 +159,7 @@ def _inputs(node: Node, found: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]
 
 
 def _read_with(source: SourceNode, serde: AnySerde) -> str:
-    default = "" if source.key is not None else " (the default, as none is named)"
+    default = "" if source.key is not None else " (the default)"
     return f"{source.name} reads {', '.join(source.topics)} with serde {serde.name!r}{default}"
 
 
@@ -175,6 +175,6 @@ def _advice(sources: tuple[SourceNode, SourceNode], serdes: tuple[AnySerde, AnyS
     if source.internal:
         return f"write {wanted} at the step that sends keys through {', '.join(source.topics)}"
     return (
-        f"write {wanted} where {', '.join(source.topics)} is read, if its keys are so, else send "
-        "them through .repartition() with it"
+        f"write {wanted} where {', '.join(source.topics)} is read, if its keys are encoded so; "
+        "otherwise send them through .repartition() with it"
     )

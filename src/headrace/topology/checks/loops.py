@@ -31,7 +31,7 @@ def refuse_shared_sinks(topology: Graph) -> None:
 def _obstacles(sub: SubTopology, node: Node) -> Iterator[str]:
     topics = [topic for source in sub.sources for topic in source.topics]
     if len(topics) > 1:
-        yield f"would read {', '.join(map(repr, topics))}, and has a position in a single topic"
+        yield f"reads {', '.join(map(repr, topics))}, but keeps a position in a single topic"
     (topic,) = topics
     others = [other for other in sub.nodes if other is not node]
     for other in others:
@@ -69,9 +69,9 @@ def refuse_loops(nodes: Iterable[Node]) -> None:
         way = " -> ".join(repr(one) for one in circle)
         raise TopologyError(
             f"records of {circle[-1]!r} are written to {circle[-1]!r} again ({way}), so each "
-            "record creates further records for ever; write to another topic, or, if the loop ends "
-            "as a retry does, choose the topic by a function: "
-            f"to(lambda key, value: {circle[-1]!r})"
+            "record creates new records endlessly; write to another topic, or, if the loop ends "
+            "as a retry does, choose the topic by a function: to(lambda key, value: "
+            f"{circle[-1]!r})"
         )
 
 

@@ -251,4 +251,4 @@ def _repartition_advice(sub: SubTopology, source: Node, prefix: str) -> str:
     advice = next(filter(None, (c.repartition_advice for c in sub.children(source.name))), None)
     if advice is None and any(prefix in node.stores for node in sub.nodes):
         return 'group_by(name="...")'
-    return advice or 'name="..." at the step behind it'
+    return advice or 'name="..." at the next step'

@@ -152,15 +152,15 @@ class OperatorMaker:
             rows = self._view(node.parents[0])
             mapped = _MappedVersions if hasattr(rows, "get_as_of") else _MappedRows
             return mapped(rows, node.function, self._unreadable)
-        raise TopologyError(f"{name!r} is no table whose rows can be read; give it a store=")
+        raise TopologyError(f"{name!r} is not a table with a store; give it store=")
 
     def _global_view(self, name: str) -> TableView:
         try:
             return self._environment.global_views[name]
         except KeyError:
             raise TopologyError(
-                f"{name!r} is a global table, and this runner has none; use the application "
-                "itself or TopologyTestDriver"
+                f"{name!r} is a global table, which this test runner does not support; use "
+                "TopologyTestDriver, or run the application"
             ) from None
 
 

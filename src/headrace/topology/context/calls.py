@@ -53,8 +53,8 @@ class Call:
         """
         if self.topic is None:
             raise LookupError(
-                f"{self.node} does not know which record it calls for: records from a cache or a "
-                "punctuator have no offset; call before the table, or turn its cache off with "
+                f"{self.node} requires records with an offset, and records from a cache or a "
+                "punctuator have none; move it before the table, or disable the cache with "
                 "Materialized(..., cached=False)"
             )
         parts = (self.application_id, self.node, self.topic)

@@ -391,8 +391,8 @@ class KStream(Generic[K, V]):
         """
         if direct and (key is not None or value is not None):
             raise TopologyError(
-                f"to_sink({name!r}, direct=True) has no internal topic, whose serdes key= and "
-                "value= are; leave them out, and give serdes to stream()"
+                f"to_sink({name!r}, direct=True) writes no internal topic, so key= and value= "
+                "have no effect; omit them, and give serdes to stream()"
             )
         add_external_sink(self._with_serdes(key, value), sink, name, direct=direct)
 
@@ -1154,29 +1154,29 @@ class KStream(Generic[K, V]):
         key_mapper, grace = options.pop("key_mapper", None), options.pop("grace", None)
         if grace is not None and not isinstance(other, ktable.KTable):
             raise TopologyError(
-                "grace= is for joins with a table that keeps its past; two streams have the grace "
-                "period of their JoinWindows, and a global table has only present rows"
+                "grace= is for joins with a versioned table; a join of two streams uses the grace "
+                "period of JoinWindows, and a global table has only current rows"
             )
         if isinstance(other, GlobalKTable):
             options["windows"] = windows
             return self._stream(global_join(self._edge, other, joiner, key_mapper, kind, options))
         if key_mapper is not None:
             raise TopologyError(
-                "key_mapper= is for joins with a global table; a stream or a table is joined by "
-                "the key that the records have: select_key() gives them another"
+                "key_mapper= is for joins with a global table; a join with a stream or a table "
+                "uses the key of the records; change it with select_key()"
             )
         if isinstance(other, ktable.KTable):
             lookup = replace(table_lookup(kind, joiner, windows, options), grace=grace)
             return self._stream(add_table_join(self._edge, other._edge, lookup))
         if not isinstance(other, KStream):
             raise TypeError(
-                "a stream joins with a KStream, a KTable or a GlobalKTable, not with a "
+                "a stream can be joined with a KStream, a KTable or a GlobalKTable, not with a "
                 f"{type(other).__name__}"
             )
         if not isinstance(windows, JoinWindows):
             raise TopologyError(
-                "a join of two streams takes JoinWindows: how far apart in time records of both "
-                f"may lie; it was given {windows!r}"
+                "a join of two streams requires JoinWindows, the maximum time between two "
+                f"matching records, not {windows!r}"
             )
         kept = materialized(options.pop("store"))
         join = StreamJoin(kind=kind, joiner=joiner, windows=windows, store=kept, **options)

@@ -136,8 +136,8 @@ def close_wait_ms(draft: Draft, node: str) -> int:
     makers = _windowed(steps, node)
     if not makers:
         raise TopologyError(
-            f"suppress() until windows close was called on {node!r}, which has no windows; fold "
-            "the records by windows, or use Suppressed.until_time_limit()"
+            f"suppress() until windows close was called on {node!r}, which has no windows; "
+            "aggregate the records in windows, or use Suppressed.until_time_limit()"
         )
     return max(_wait(maker, node) for maker in makers)
 

@@ -92,7 +92,7 @@ def folds_of(topology: Graph) -> Iterator[FoldSeen]:
             topic = None if source is None else source.topics[0]
             reason = _hindrance(sub, node, fold, source)
             if reason is None and node.name in timed:
-                reason = f"{timed[node.name]} behind it may depend on when each result comes"
+                reason = f"{timed[node.name]} downstream may depend on the time of each result"
             elif reason is None and not store.spec.cached:
                 reason = "its store has cached=False"
             elif reason is None and not _is_given_same_keys(fold, store.key, source):
@@ -123,7 +123,7 @@ def _hindrance(sub: SubTopology, node: Node, fold: Fold, source: SourceNode | No
         )
     timed = next((one for one in sub.nodes if one.is_timed or one.needs_record), None)
     if timed is not None:
-        return f"{timed.name}, of the same sub-topology, may depend on when each record comes"
+        return f"{timed.name}, of the same sub-topology, may depend on the time of each record"
     return None
 
 

@@ -76,8 +76,8 @@ class Materialized(metaclass=Hinting):
         """
         if self.retention is not None:
             raise TopologyError(
-                f"store {name!r} holds no windows, so its rows are kept for ever; leave out the "
-                "retention, or fold the records by windows"
+                f"store {name!r} has no windows, so its rows never expire; omit the retention, or "
+                "aggregate the records in windows"
             )
         return self._spec(name, "plain", None)
 
@@ -100,8 +100,8 @@ class Materialized(metaclass=Hinting):
         if least_ms is None or retention_ms < least_ms:
             least = "for ever" if least_ms is None else f"for {least_ms} ms"
             raise TopologyError(
-                f"store {name!r} would keep windows for {retention_ms} ms, and records may come "
-                f"for them {least}; give it a retention that is as long, or none"
+                f"store {name!r} has a retention of {retention_ms} ms, and its windows accept "
+                f"records {least}; increase the retention to that, or omit it"
             )
         return self._spec(name, layout, retention_ms)
 
@@ -122,9 +122,9 @@ class Materialized(metaclass=Hinting):
     def _spec(self, name: str, layout: LayoutName, retention_ms: int | None) -> StoreSpec:
         if self.history is not None:
             raise TopologyError(
-                f"store {name!r} cannot have a history, which is for table() and to_table(); leave "
-                'it out, and write .to_stream().to_table(store=Materialized("...", history=...)) '
-                "behind the step"
+                f"store {name!r} cannot have a history, which is for table() and to_table(); "
+                'leave it out, and write .to_stream().to_table(store=Materialized("...", '
+                "history=...)) after the step"
             )
         return StoreSpec(
             name,

@@ -48,8 +48,8 @@ def as_json(value: Any) -> str:
         # A key that is not a str.
         return json.dumps(_jsonable(value), allow_nan=False)
     except ValueError as error:
-        what = "a value that holds itself" if "ircular" in str(error) else "NaN or an infinity"
-        raise NotJsonError(f"JSON has nothing for {what}") from error
+        what = "a value that contains itself" if "ircular" in str(error) else "NaN or an infinity"
+        raise NotJsonError(f"JSON cannot represent {what}") from error
 
 
 def said_of(error: BaseException) -> str:
@@ -199,14 +199,14 @@ class Columns:
             return
         if of_value != of_key and str(of_value) != str(of_key):
             reason = (
-                "the record's key has another value for it than the value has, and the row would "
-                "go under that of the key; select_key(lambda key, value: ...) in front makes "
-                f"{name} the key, and a column of another name keeps both"
+                "the record's key and its value differ in it, and the row would be stored under "
+                f"the key; select_key(lambda key, value: ...) before it makes {name} the key, and "
+                "another name of the column keeps both"
             )
             raise self.refused(reason, name, row)
 
     def advice(self, name: str) -> str:
-        return "make it by select_key" if name in self.key else "write row= that makes it"
+        return "create it with select_key" if name in self.key else "create it with row="
 
     def _given(self, row: SinkRow) -> Any:
         if self._row is None:
@@ -264,7 +264,7 @@ class Columns:
     def _lacking(self, row: SinkRow) -> str:
         if row.value is None and self._row is None:
             return "the record's value is null; filter it out, or give key= to have it delete a row"
-        return "the record has nothing for it"
+        return "the record has no value for it"
 
     def refused(self, reason: str, column: str | None, row: SinkRow) -> SinkRefusedError:
         return SinkRefusedError(reason, table=self.table, column=column, offset=row.offset)
@@ -340,15 +340,15 @@ def _types_of(table: str, columns: type | Types) -> tuple[dict[str, type | str],
     for name, hint in hints.items():
         if not _is_type(hint):
             raise TopologyError(
-                f"column {name} of table {table} is given {type_of(hint)}; give a type such as int "
-                "or str, or the name of a type of the database, such as 'bigint'"
+                f"column {name} of table {table} must have a type such as int or str, or a type "
+                f"name of the database such as 'bigint', not {type_of(hint)}"
             )
         kind, is_nullable = _plain(hint)
         found[name] = kind
         if is_nullable:
             nullable.add(name)
     if not found:
-        raise TopologyError(f"table {table} is given no columns; name a column")
+        raise TopologyError(f"table {table} has no columns; name a column")
     return found, frozenset(nullable)
 
 

@@ -38,8 +38,8 @@ def supplied(given: Any) -> Supplied:
         return Supplied(_OfFunction(given), ())
     if arguments != 0:
         raise TopologyError(
-            f"{given!r} makes no processors: give a class or a function without arguments that "
-            "returns a new processor, or a function of a record and the context"
+            f"{given!r} is not a supplier of processors: give a class or a function without "
+            "arguments that returns a new processor, or a function of a record and the context"
         )
     one, other = given(), given()
     if one is other:
@@ -62,7 +62,10 @@ def _refuse_never_run(processor: Any) -> None:
         if inspect.iscoroutinefunction(method) or inspect.isasyncgenfunction(method):
             how = "is a coroutine function, and nothing awaits it; write it without async"
         elif inspect.isgeneratorfunction(method):
-            how = "yields, and nothing asks for it; pass records on with context.forward(...)"
+            how = (
+                "is a generator function, and nothing iterates over it; forward records with "
+                "context.forward(...)"
+            )
         else:
             continue
         raise TopologyError(f"{type(processor).__qualname__}.{name}() would never run: it {how}")
@@ -82,7 +85,7 @@ def _store_builders(stores: Iterable[Any], given: Any) -> tuple[StoreBuilder[Any
     for store in found:
         if not isinstance(store, StoreBuilder):
             raise TopologyError(
-                f"the stores of {given!r} are of {type(store)}; make them with Stores, such as "
+                f"the stores of {given!r} are of {type(store)}; create them with Stores, such as "
                 "Stores.key_value(..)"
             )
     return found

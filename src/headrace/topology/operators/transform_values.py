@@ -53,8 +53,8 @@ class ValueTransformerWithKey(Protocol[K_contra, V_contra, R_co]):
 def checked_supplier(supplier: Callable[[], Any]) -> Callable[[], Any]:
     if not callable(supplier):
         raise TopologyError(
-            f"{supplier!r} makes no transformers: give a class or a function without arguments "
-            "that returns a new object with a method transform(key, value)"
+            f"{supplier!r} is not a supplier of transformers: give a class or a function without "
+            "arguments that returns a new object with a method transform(key, value)"
         )
     one = supplier()
     if not callable(getattr(one, "transform", None)):

@@ -276,12 +276,13 @@ class ProcessingContext:
                 kind is unknown.
         """
         if not isinstance(interval, timedelta):
-            raise MisuseTypeError(f"an interval is a timedelta, and not {type_of(interval)}")
+            raise MisuseTypeError(f"an interval must be a timedelta, not {type_of(interval)}")
         refuse_other_than_function(callback, "schedule", "callback", 1, "callback(now_ms)")
         interval_ms, rest = divmod(interval, _MS)
         if rest or interval_ms < 1:
             raise MisuseValueError(
-                f"an interval is a whole number of milliseconds from 1, not {interval}"
+                "an interval must be at least 1 ms and a whole number of milliseconds, not "
+                f"{interval}"
             )
         start_ms = None if start is None else _to_ms(start)
         due = self._due_number()
@@ -291,7 +292,7 @@ class ProcessingContext:
             due.value = self._first_by_wall_clock(due.value, interval_ms, start_ms)
         else:
             raise MisuseValueError(
-                f"no kind of time {kind!r}; there are 'stream_time' and 'wall_clock'"
+                f"the kind of time must be 'stream_time' or 'wall_clock', not {kind!r}"
             )
         schedule = Schedule(self.node, interval_ms, callback, due)
         self._facts.schedule(kind, schedule)
@@ -337,8 +338,8 @@ class ProcessingContext:
         """
         if not isinstance(name, str) or not _NUMBER_NAME.fullmatch(name):
             raise MisuseValueError(
-                f"processor {self.node!r} counts under an invalid name; use letters, digits and "
-                'underscores, not a digit first, such as count("refused")'
+                f"processor {self.node!r} uses an invalid name for a counter; use letters, digits "
+                'and underscores, and no digit first, such as count("refused")'
             )
         if not n >= 0:
             raise MisuseValueError(
@@ -509,8 +510,8 @@ def _to_ms(time: datetime | int) -> int:
         return time
     if not isinstance(time, datetime):
         raise MisuseTypeError(
-            f"start must be a datetime with a time zone, or an int of milliseconds since 1970, and "
-            f"not {type_of(time)}"
+            "start must be a datetime with a time zone, or an int of milliseconds since 1970, not "
+            f"{type_of(time)}"
         )
     if time.tzinfo is None:
         raise MisuseValueError(f"{time} has no time zone; add a time zone, such as timezone.utc")

@@ -256,7 +256,7 @@ class ReadOnlyKeyValueStore(KeyValueStore[K, V]):
         """Raise an error, because a restore from the topic would lose the write."""
         del key, value
         raise MisuseTypeError(
-            f"store {self.name!r} is kept from a topic and cannot be written; write to the topic"
+            f"store {self.name!r} is filled from a topic and is read-only; write to the topic"
         )
 
     def delete(self, key: K) -> V | None:

@@ -118,7 +118,7 @@ def json_of(cls: type[T], /, *, name: str | None = None, checked: bool = True) -
         Traceback (most recent call last):
         ...
         headrace.topology.errors.SerdeError: serde 'json_of(Order)' cannot decode 24 bytes \
-(Expected `int`, got `str` at `$.id`); correct the data, have the class take it (a default for \
+(Expected `int`, got `str` at `$.id`); correct the data, let the class accept it (a default for \
 a field that may be missing, `| None` for null), or pass the serde that the topic was written with
     """
     return json_of_serde(cls, name, checked)
@@ -196,7 +196,7 @@ def serde_from(
         datetime.date(2024, 2, 29)
     """
     if not isinstance(name, str):
-        raise TopologyError(f"serde_from() takes a str as name=, and not {type_of(name)}")
+        raise TopologyError(f"serde_from() takes a str as name=, not {type_of(name)}")
     for argument, function, called in (
         ("serialize", serialize, "serialize(value)"),
         ("deserialize", deserialize, "deserialize(data)"),

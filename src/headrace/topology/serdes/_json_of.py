@@ -159,8 +159,8 @@ class Findings:
             self.look(kind.type, where)
         elif isinstance(kind, inspect.CustomType):
             raise TopologyError(
-                f"json_of: {where} has type {kind.cls.__name__}, which JSON cannot hold; take a "
-                "type that it can, or make a serde with serdes.serde_from"
+                f"json_of: {where} has type {kind.cls.__name__}, which JSON cannot hold; use a "
+                "type that JSON supports, or create a serde with serdes.serde_from"
             )
         elif isinstance(kind, inspect.UnionType):
             for one in kind.types:
@@ -283,7 +283,7 @@ class JsonOfSerde(Generic[T]):
             refuse_object(self.name, data)
         except (msgspec.MsgspecError, ValueError, RecursionError) as error:
             advice = (
-                "correct the data, have the class take it (a default for a field that may be "
+                "correct the data, let the class accept it (a default for a field that may be "
                 "missing, `| None` for null), or pass the serde that the topic was written with"
             )
             refuse_bytes(self.name, data, explained(error), advice=advice)

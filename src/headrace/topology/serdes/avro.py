@@ -175,7 +175,8 @@ class _Shape:
             return msgspec.convert(plain, self.into)
         except (msgspec.MsgspecError, ValueError) as error:
             raise SerdeError(
-                f"serde {self.name!r} makes no {name_of(self.into)} of it: {explained(error)}"
+                f"serde {self.name!r} cannot create {name_of(self.into)} from it: "
+                f"{explained(error)}"
             ) from error
 
     def _cannot_encode(self, value: object, reason: str) -> NoReturn:
@@ -203,7 +204,7 @@ class _Shape:
                 raise TopologyError(
                     f"{name_of(self.into)} requires {' and '.join(lacks)}, which the schema of "
                     f"{text['name']} does not have, so no record could be read; give the field a "
-                    "default, or take the schema that has it"
+                    "default, or use the schema that has it"
                 )
         return self
 
@@ -260,8 +261,8 @@ class AvroSerde(Generic[T]):
     def serialize(self, value: T, /) -> bytes:
         if self.reader is not None:
             raise SerdeError(
-                f"serde {self.name!r} reads older data in a newer shape and does not write; write "
-                "with avro.serde of the newer schema"
+                f"serde {self.name!r} reads older data with a newer schema and cannot write; "
+                "write with avro.serde of the newer schema"
             )
         return self.shape.encode(self.schema, value)
 
@@ -334,13 +335,13 @@ class RegisteredSerde(Generic[T]):
     def _own_id(self) -> int:
         if self.schema is None:
             raise SerdeError(
-                f"serde {self.name!r} was given no schema and so only reads; give avro.registered "
-                "the schema to write with"
+                f"serde {self.name!r} has no schema to write with, so it can only read; give "
+                "avro.registered a schema"
             )
         if self.subject is None:
             raise RegistryError(
-                f"serde {self.name!r} has no subject, as it knows no topic; give avro.registered "
-                "subject=..., or subject_name='record-name'"
+                f"serde {self.name!r} has no subject, because its topic is unknown; give "
+                "avro.registered subject=..., or subject_name='record-name'"
             )
         if self.auto_register:
             return self.registry.register(self.subject, self.schema.text)

@@ -135,7 +135,9 @@ def _to_bytes(document: Any, serde: Serde[Any]) -> bytes:
         try:
             read = serde.deserialize(data)
         except SerdeError as unread:
-            raise SerdeError(f"{refused}; and its JSON is no such value: {unread}") from refused
+            raise SerdeError(
+                f"{refused}; and as JSON it is not such a value: {unread}"
+            ) from refused
         if isinstance(read, int | float):  # a numeric serde decodes any eight bytes
             raise
         return serde.serialize(read)

@@ -69,7 +69,7 @@ class _Comparison:
             if all(found):
                 alone = len(readers) == len(writers) == 1
                 kind = _named(resolved(writer, self.theirs))
-                return found[0] if alone else f"`{where}` could be {kind}, and cannot any more"
+                return found[0] if alone else f"`{where}` could be {kind}, and no longer can"
         return None
 
     def _one(self, new: Any, old: Any, where: str) -> str | None:
@@ -115,7 +115,7 @@ class _Comparison:
             elif isinstance(rest, dict):
                 found = self.look(rest, schema, f"{where}.{name}")
             else:
-                found = f"field `{where}.{name}` is refused now" if rest is False else None
+                found = f"field `{where}.{name}` is no longer allowed" if rest is False else None
             if found:
                 return found
         if isinstance(rest, dict) and isinstance(old_rest, dict):

@@ -60,9 +60,9 @@ def said_of_partial(headers: Headers | None, value: bytes | None) -> str | None:
     """Describe a record of a repartition topic if it is a partial aggregate, else return None.
 
     >>> said_of_partial(marked(None, "count"), write_count(3))
-    "a partial result of 'count', made of 3 records"
+    "a partial aggregate of 'count', made of 3 records"
     >>> said_of_partial(marked(None, "reduce"), b"12")
-    "a partial result of 'reduce', made of an unknown number of records"
+    "a partial aggregate of 'reduce', made of an unknown number of records"
     """
     call = call_of(headers or ())
     if call is None:
@@ -72,7 +72,7 @@ def said_of_partial(headers: Headers | None, value: bytes | None) -> str | None:
         with suppress(SerdeError):
             number = long.deserialize(value)
             many = f"{number} record{'' if number == 1 else 's'}"
-    return f"a partial result of {call!r}, made of {many}"
+    return f"a partial aggregate of {call!r}, made of {many}"
 
 
 def refuse_unread(error: Exception, headers: Headers | None) -> None:

@@ -140,7 +140,7 @@ class _Content:
     def schema(self, schema_id: int) -> str:
         if 0 < schema_id <= len(self.schemas):
             return self.schemas[schema_id - 1]
-        raise SchemaUnknownError(f"there is no schema with id {schema_id}")
+        raise SchemaUnknownError(f"schema id {schema_id} does not exist")
 
 
 def _normal(schema: str) -> str:

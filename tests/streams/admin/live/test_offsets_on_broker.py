@@ -174,7 +174,7 @@ def test_lost_offsets_are_set_as_the_error_says_and_everything_counts_once(
     file.write_text("".join(f"{counting.input},{p},{o}\n" for p, o in offsets.ends.items()))
     done = offsets.command("set", "--from-file", str(file), "--yes")
     assert done.exit_code == 0
-    assert "it is not known up to which" in done.output
+    assert "up to which the state includes its records is unknown" in done.output
     counting.finish()
     counting.check_exact()
 
@@ -207,7 +207,7 @@ def test_a_topic_made_anew_is_read_behind_the_state(offsets: Offsets, topics: To
         (["--to", "1000", "--yes"], "and no 1000; nothing was set"),
         (["--to", "soon"], "'soon' is neither beginning nor end"),
         (["--partition", "7", "--to", "0"], "has the partitions 0 to 1, and no 7"),
-        (["--topic", "other", "--to", "0"], "other is no input of"),
+        (["--topic", "other", "--to", "0"], "other is not an existing input of"),
         ([], "--topic and --to are required"),
     ],
 )
@@ -229,7 +229,7 @@ def test_what_else_sets_the_offsets_comes_first(offsets: Offsets) -> None:
 
     offsets.admin.delete_groups([backfill_group(group)])
     offsets.admin.set_offsets(group, {place: CommittedOffset(0, f"{RESET_MARK} {{}}")})
-    assert "was started and not finished" in offsets.set("--to", "end", "--yes").output
+    assert "is not finished" in offsets.set("--to", "end", "--yes").output
 
 
 def test_a_time_leads_to_its_first_record(offsets: Offsets) -> None:

@@ -205,7 +205,7 @@ def test_a_line_that_is_none_ends_it_and_says_what_was_written(topics: Topics) -
     text = '{"value": "a"}\n{"value": "b", "partition": 2}\n'
     done = without_app(topics, "produce", topic, text=text)
     assert done.exit_code != 0
-    assert f"standard input, line 2: {topic} has 2 partitions, and no 2" in done.stderr
+    assert f"standard input, line 2: {topic} has 2 partitions, not 2" in done.stderr
     assert f"Written to {topic} before that: 1 records." in done.stderr
     done = without_app(topics, "produce", topic, "--transaction", text=text)
     assert f"Nothing was written to {topic}: the transaction was aborted." in done.stderr

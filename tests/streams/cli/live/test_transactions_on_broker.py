@@ -133,7 +133,7 @@ def test_an_application_that_runs_is_left_alone(counting: Counting) -> None:
         code, said = asked("abort", counting.target, "--worker", "other", "--yes")
         assert code == ExitCode.CRASHED
         assert "the application" in said
-        assert "runs: its group has the members" in said
+        assert "is running: its group has the members" in said
     assert asked("abort", counting.target, "--worker", "other", "--yes")[0] == 0
 
 

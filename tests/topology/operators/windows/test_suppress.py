@@ -270,9 +270,7 @@ def test_a_buffer_that_is_full_of_bytes_sends_on_the_oldest_rows() -> None:
 
 def test_a_buffer_that_is_full_stops_the_application_where_it_is_told_to() -> None:
     until = limit(100, max_records=2, when_full="shut_down")
-    with pytest.raises(
-        RecordError, match="'calm' holds back 3 rows in store 'calm-store'"
-    ) as caught:
+    with pytest.raises(RecordError, match="'calm' buffers 3 rows in store 'calm-store'") as caught:
         table_driver(("k", "a", 0), ("j", "b", 4), ("l", "x", 2), until=until)
     assert "headrace skip" not in str(caught.value)
 
@@ -422,7 +420,7 @@ def test_final_results_are_those_that_windows_close_with(
 def test_no_handler_lets_a_full_buffer_grow() -> None:
     until = limit(100, max_records=2, when_full="shut_down")
     chosen = {**NO_CACHE, "processing.exception.handler": "continue"}
-    with pytest.raises(RecordError, match="holds back 3 rows"):
+    with pytest.raises(RecordError, match="buffers 3 rows"):
         table_driver(("k", "a", 0), ("j", "b", 4), ("l", "x", 2), until=until, chosen=chosen)
 
 

@@ -320,7 +320,7 @@ def test_values_that_functions_change_in_place_are_told_from_what_went_on(
 def test_a_retention_shorter_than_records_may_come_is_refused() -> None:
     windows = TimeWindows(size=ms(10), grace=ms(5))
     short = Materialized("s", retention=ms(14))
-    with pytest.raises(TopologyError, match=r"would keep windows for 14 ms.* for 15 ms"):
+    with pytest.raises(TopologyError, match=r"has a retention of 14 ms.* for 15 ms"):
         driver_of(lambda group: group.windowed_by(windows).count(store=short))
     with pytest.raises(TopologyError, match="for ever"):
         driver_of(lambda group: group.windowed_by(UnlimitedWindows()).count(store=short))
@@ -328,14 +328,14 @@ def test_a_retention_shorter_than_records_may_come_is_refused() -> None:
 
 def test_a_retention_is_refused_where_there_are_no_windows() -> None:
     group = StreamsBuilder().stream("in").group_by_key()
-    with pytest.raises(TopologyError, match="'s' holds no windows"):
+    with pytest.raises(TopologyError, match="'s' has no windows"):
         group.count(store=Materialized("s", retention=ms(1)))
 
 
 def test_what_is_no_window_or_no_way_to_emit_is_refused() -> None:
     group: Any = StreamsBuilder().stream("in").group_by_key()
     with pytest.raises(
-        TopologyError, match=r"windows must be TimeWindows\(\.\.\.\), .* and not an int"
+        TopologyError, match=r"windows must be TimeWindows\(\.\.\.\), .* not an int"
     ):
         group.windowed_by(5)
     with pytest.raises(TopologyError, match="'on_window_update' or 'on_window_close'"):

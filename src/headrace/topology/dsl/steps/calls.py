@@ -52,8 +52,8 @@ class Calls:
 def called_for_each(edge: Edge, given: Calls) -> Edge:
     if given.retry is not None and not isinstance(given.retry, Retry):
         raise TopologyError(
-            f"map_async(): retry must be Retry(...), and not {given.retry!r}; Retry(attempts=3) "
-            "makes each call at most three times"
+            f"map_async(): retry must be Retry(...), not {given.retry!r}; Retry(attempts=3) makes "
+            "each call at most three times"
         )
     require_word("map_async(): order", given.order, get_args(Order))
     plan = CallPlan(

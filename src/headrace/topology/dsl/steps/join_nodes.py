@@ -290,13 +290,14 @@ def _grace_ms(edge: Edge, grace: timedelta, uses: tuple[str, ...]) -> int:
         history_ms = store.spec.retention_ms
         if store.spec.layout != "versioned" or history_ms is None:
             raise TopologyError(
-                f"a join with a table takes grace= only where the table keeps its past; "
-                f"{store.name!r} does not: give it store=Materialized(..., history=...)"
+                "a join with a table accepts grace= only if the table is versioned; "
+                f"{store.name!r} is not: give it store=Materialized(..., history=...)"
             )
         if history_ms < grace_ms:
             raise TopologyError(
-                f"the join would wait for {grace_ms} ms, and {store.name!r} keeps its past for "
-                f"{history_ms} ms; make the history as long as the grace period at least"
+                f"the grace period of the join is {grace_ms} ms, longer than the history of "
+                f"{store.name!r}, {history_ms} ms; make the history at least as long as the grace "
+                "period"
             )
     return grace_ms
 
@@ -318,8 +319,8 @@ def table_lookup(
     """Return the arguments of a join with a table; raise for arguments of a join of streams."""
     if kind == "outer":
         raise TopologyError(
-            "a stream has no outer join with a table, as a row alone makes no result; use "
-            "left_join(), or join the table with a table"
+            "a stream has no outer join with a table, because a row without a record has no "
+            "result; use left_join(), or join the table with a table"
         )
     if windows is not None:
         raise TopologyError("a join with a table takes no windows: a row is valid until it changes")
@@ -353,8 +354,8 @@ def global_join(
     """Add the node; `options` are the other arguments of `KStream.join`."""
     if kind == "outer":
         raise TopologyError(
-            "a stream has no outer join with a global table, as a row alone makes no result; use "
-            "left_join()"
+            "a stream has no outer join with a global table, because a row without a record has "
+            "no result; use left_join()"
         )
     if key_mapper is None:
         raise TopologyError(
@@ -377,7 +378,7 @@ def global_join(
 def _refuse_options(table: str, refused: Mapping[str, str], options: Mapping[str, Any]) -> None:
     for argument, reason in refused.items():
         if options[argument] is not None:
-            raise TopologyError(f"a join with {table} takes no {argument}=: {reason}")
+            raise TopologyError(f"a join with {table} does not accept {argument}=: {reason}")
 
 
 _TABLE_MERGE = "KTABLE-MERGE-"
