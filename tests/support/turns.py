@@ -43,6 +43,7 @@ MEASURED_S = {
     "tests/streams/live/test_crashes_on_broker.py": 85,
     "tests/streams/live/test_errors_on_broker.py": 20,
     "tests/streams/live/test_global_tables_on_broker.py": 40,
+    "tests/streams/live/test_notebooks_on_broker.py": 30,
     "tests/streams/live/test_slow_work_on_broker.py": 15,
     "tests/streams/live/test_source_changelog_on_broker.py": 15,
     "tests/streams/live/test_stop_without_brokers.py": 75,
