@@ -15,6 +15,17 @@ from headrace.streams.worker import membership, shutdown, snapshot_collector
 from headrace.streams.worker.restarts import RestartLimits
 from headrace.streams_web.stores import asked
 from headrace.topology.dsl import kstream
+from tests.mutants.changes import all_changes
+from tests.reference import test_random_topologies
+from tests.simulation import (
+    test_leaving,
+    test_more_seeds,
+    test_seeds,
+    test_several,
+    test_steps,
+    test_strikes,
+    test_upgrades,
+)
 from tests.support.processes import ROOT
 from tests.test_layout import FOLDER_MAX, TOUR_LINES_MAX
 
@@ -56,6 +67,17 @@ FIGURES = (
     ("monitoring", f"and each {snapshot_collector.EVERY_MOST_S:g} s if a report takes long"),
     ("async-io", f"it is {round(kstream.TIMEOUT.total_seconds())} seconds by default"),
     ("async-io", f"which is {client_settings.TRANSACTION_TIMEOUT_MS // 1000} seconds here"),
+    (
+        "how-we-test/index",
+        f"| {test_seeds.IN_MEMORY}, {test_seeds.ON_ROCKSDB}; up to {test_more_seeds.LAST:,} in",
+    ),
+    ("how-we-test/index", f"(`steps.py`) | {test_steps.IN_MEMORY}, {test_steps.ON_ROCKSDB} |"),
+    ("how-we-test/index", f"| {test_several.IN_MEMORY}, {test_several.ON_ROCKSDB} |"),
+    ("how-we-test/index", f"(`strikes.py`) | {test_strikes.RANGE} |"),
+    ("how-we-test/index", f"(`leaving_seeds.py`) | {test_leaving.SEEDS} |"),
+    ("how-we-test/index", f"(`upgrades.py`) | {test_upgrades.SEEDS} |"),
+    ("how-we-test/index", f"| {test_random_topologies.SEEDS} random topologies, up to "),
+    ("how-we-test/index", f"topologies, up to {test_random_topologies.LAST:,} in "),
 )
 """Sentences of pages with figures that the code has too, by page."""
 
@@ -72,8 +94,18 @@ def test_the_figures_of_a_page_are_those_of_the_code(page: str, sentence: str) -
     assert sentence in text, f"docs/{page}.md has another figure"
 
 
+def test_there_are_as_many_mutants_as_the_page_shows() -> None:
+    page = " ".join((DOCS / "how-we-test" / "index.md").read_text().split())
+    ((shown, listed),) = re.findall(r"Today the list has (\d+) changes: ([^;]+);", page)
+    parts = re.findall(r"(\d+) in `", listed)
+    assert len(parts) == 4
+    assert sum(map(int, parts)) == int(shown)
+    assert f"[{shown} defects](#mutants)" in page
+    assert len(list(all_changes())) >= int(shown)
+
+
 def test_a_chaos_run_has_the_same_result_on_both_pages() -> None:
-    of_runs = {row[0].split(",")[0]: row[4] for row in _cells("chaos")}
+    of_runs = {row[0].split(",")[0]: row[4] for row in _cells("how-we-test/chaos")}
     shown = _cells("guarantees")
     assert shown
     for command, _, found in shown:

@@ -272,9 +272,11 @@ def test_nothing_is_loaded_from_another_host(site: Path) -> None:
 REDIRECTS = {
     "beyond": "sinks",
     "calls": "async-io",
+    "chaos": "how-we-test/chaos",
     "getting-started": "tutorials/first-application",
     "page": "dashboard",
     "query": "interactive-queries",
+    "testing-the-core": "how-we-test",
     "versioned": "versioned-tables",
     "watch": "monitoring",
 }

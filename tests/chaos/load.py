@@ -236,7 +236,7 @@ class Load:
                 forgotten.append((time.monotonic(), producer))
             if ending != "committed":
                 # A follower that catches up writes a wrong index where an aborted transaction is
-                # followed by another one of the same producer: see docs/chaos.md.
+                # followed by another one of the same producer: see docs/how-we-test/chaos.md.
                 producer = None
             forgotten = [(at, p) for at, p in forgotten if time.monotonic() - at < 15]
 

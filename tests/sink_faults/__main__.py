@@ -1,4 +1,4 @@
-"""python -m tests.sink_faults: see docs/chaos.md."""
+"""python -m tests.sink_faults: see docs/how-we-test/chaos.md."""
 
 from __future__ import annotations
 
