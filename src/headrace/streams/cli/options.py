@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 import sys
@@ -168,9 +169,9 @@ _NO_CLUSTER = {"application.id": "application", "bootstrap.servers": "localhost:
 
 def target_argument(command: _Command) -> _Command:
     """Add the argument MODULE:APP, with a sentence about it in the help."""
-    command.__doc__ = (
-        f"{command.__doc__}\n    MODULE:APP is the application, as for `headrace run`.\n"
-    )
+    text = inspect.cleandoc(command.__doc__ or "")  # Python 3.13 removes the indentation itself
+    end = "\n\n" if "\n" in text else "\n"
+    command.__doc__ = f"{text}{end}MODULE:APP is the application, as for `headrace run`.\n"
     return click.argument("target", metavar="MODULE:APP")(command)
 
 
