@@ -114,6 +114,6 @@ def test_a_value_that_is_nested_too_deeply_is_refused() -> None:
         to_document(value)
     assert "nested too deeply" in json.loads(record_line("k", value))["error"]
     # Java's clients write such bytes, and orjson reads them.
-    deep = serdes.json.deserialize(b"[" * 900 + b"]" * 900)
+    deep = serdes.json.deserialize(b"[" * 1_020 + b"]" * 1_020)
     with pytest.raises(QueryError, match="nested too deeply"):
         row_document(StoreRow(key="k", value=deep, timestamp=0, partition=1))

@@ -6,11 +6,15 @@ import shutil
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 from headrace.streams.devbroker import DevBroker
 from headrace.streams.devbroker.cluster import choose_base
 from tests.support import kafka
 from tests.support.counting import Counting
 from tests.support.topics import Topics
+
+pytestmark = pytest.mark.broker
 
 
 def test_local_rows_of_the_lost_records_are_not_kept(tmp_path: Path) -> None:
