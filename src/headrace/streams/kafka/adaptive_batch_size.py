@@ -7,8 +7,10 @@ and times out again. So the size is adapted to the measured rate.
 from __future__ import annotations
 
 import sys
+from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from statistics import linear_regression
 from typing import Any
 
 from headrace.streams.errors import StreamsError
@@ -34,7 +36,9 @@ A Kafka quota counts the bytes of ten seconds. After a burst it accepts hardly a
 burst is that old, and the bytes of a batch that timed out count, too.
 """
 _LEAST_SHARE = 1 / 8
-_RECOVERY = 1.003
+_RECENT = 12
+"""Number of batches in time from which the fixed time of a batch is estimated."""
+_RECOVERY = 1.01
 """Factor by which each batch in time raises a target time that timeouts have lowered."""
 _LOWERED = (
     "nothing is lost: less is sent at a time, so that it is taken in time, and more when it is "
@@ -62,10 +66,11 @@ class AdaptiveBatchSize:
 
     __slots__ = (
         "_fields",
+        "_fixed_s",
         "_has_shrunk",
-        "_last",
         "_log",
         "_lowered",
+        "_recent",
         "_share",
         "max_size",
         "size",
@@ -88,8 +93,10 @@ class AdaptiveBatchSize:
         self.size = min(size, max_size)
         self._log = log
         self._fields = fields or {}
-        self._last: tuple[int, float] | None = None
-        """Size and seconds of the last batch, unless it timed out."""
+        self._recent = deque[tuple[int, float]](maxlen=_RECENT)
+        """Size and seconds of the last batches since a timeout."""
+        self._fixed_s = 0.0
+        """Estimated seconds of a batch that do not depend on its size."""
         self._lowered: int | None = None
         """The size after the last decrease, unless it has recovered since."""
         self._has_shrunk = False
@@ -98,27 +105,46 @@ class AdaptiveBatchSize:
     def succeeded(self, size: int, seconds: float) -> None:
         self._share = min(1.0, self._share * _RECOVERY)
         target_s = self._share * self.target_s
-        before, last = self.size, self._last
-        if size:
-            self._last = size, seconds
-        if seconds <= target_s or self._has_fixed_time(size, seconds, last):
+        if not size:
+            return
+        before = self.size
+        self._recent.append((size, seconds))
+        work_s = self._work_s(size, seconds)
+        if work_s <= target_s or self._may_try_more(size, seconds):
             if size >= self.size:
-                self._grow(self.size, seconds)
+                self._grow(work_s)
                 self._log_raised(size, seconds)
-        elif size and seconds > _SHRINK_ABOVE * target_s:
-            if last and size < 0.8 * last[0] and 0.8 * last[1] < seconds < 1.25 * last[1]:
-                self._grow(last[0], seconds)  # the smaller batch took as long
-                return
-            wanted = max(int(size * target_s / seconds), size // _LEAST_PART, 1)
+        elif work_s > _SHRINK_ABOVE * target_s:
+            wanted = max(int(size * target_s / work_s), size // _LEAST_PART, 1)
             self.size = min(self.size, wanted)
             self._has_shrunk = True
             self._log_lowered(before, size, seconds)
 
-    def _has_fixed_time(self, size: int, seconds: float, last: tuple[int, float] | None) -> bool:
-        """Return whether the duration seems independent of the size, so that larger is better."""
+    def _work_s(self, size: int, seconds: float) -> float:
+        """Estimate the part of a batch's time that grows with its size, by linear regression.
+
+        The rest, such as the time of a commit, stays when the batch gets smaller.
+        """
+        sizes = [size for size, _ in self._recent]
+        if len(sizes) >= 3 and max(sizes) >= 1.5 * min(sizes):
+            times = [seconds for _, seconds in self._recent]
+            slope, fixed_s = linear_regression(sizes, times)
+            self._fixed_s = max(0.0, min(fixed_s, *times))
+            if self._fixed_s:
+                return max(0.0, slope * size)
+        return max(0.0, seconds - self._fixed_s)
+
+    def _may_try_more(self, size: int, seconds: float) -> bool:
+        """Return whether a slightly larger batch may take as long, and is in time if it does not.
+
+        Batches of nearly one size do not tell whether their time depends on the size.
+        """
+        *before, _ = self._recent
+        if all(one == 1 for one, _ in self._recent):
+            return seconds <= self.target_s
         if seconds > _SHRINK_ABOVE * self._share * self.target_s:
             return False
-        return last is None or (size > last[0] and seconds < 1.2 * last[1])
+        return not before or (size > before[-1][0] and seconds < 1.2 * before[-1][1])
 
     def timed_out(self, size: int, seconds: float, *, taken: int = 0) -> None:
         """Lower the size; a failure before the target time has another reason, and is ignored.
@@ -128,20 +154,21 @@ class AdaptiveBatchSize:
         if not size or seconds < self.target_s:
             return
         before = self.size
-        self._last = None
+        self._recent.clear()
+        self._fixed_s = 0.0
         self._has_shrunk = True
         self._share = max(_LEAST_SHARE, self._share / _TIME_OUT_FACTOR)
         in_time = min((taken or size) * self._share * self.target_s / seconds, size / 2)
         self.size = min(self.size, max(1, int(in_time)))
         self._log_lowered(before, taken, seconds)
 
-    def _grow(self, size: int, seconds: float) -> None:
-        """Enlarge a size, but not beyond the amount that fits the target time at this rate."""
+    def _grow(self, work_s: float) -> None:
+        """Enlarge the size, but not beyond the amount that fits the target time at this rate."""
         target_s = self._share * self.target_s
-        factor = _GROWTH_AFTER if self._has_shrunk or seconds > target_s else _GROWTH
-        if seconds <= target_s < factor * seconds:
-            factor = target_s / seconds
-        self.size = min(self.max_size, max(size + 1, int(size * factor)))
+        factor = _GROWTH_AFTER if self._has_shrunk or work_s > target_s else _GROWTH
+        if work_s <= target_s < factor * work_s:
+            factor = target_s / work_s
+        self.size = min(self.max_size, max(self.size + 1, int(self.size * factor)))
 
     def _log_lowered(self, before: int, taken: int, seconds: float) -> None:
         if self.size >= before or (self._lowered is not None and self.size > self._lowered / 2):
