@@ -69,6 +69,14 @@ def test_an_error_is_shown_with_what_to_do(tmp_path: Path, log: str, advice: str
     assert "earlier start" not in said
 
 
+def test_the_error_that_ended_it_is_shown_before_those_of_a_slow_start(tmp_path: Path) -> None:
+    slow = "".join(f"{STAMP} ERROR Exceptionally slow event {n} (kafka)\n" for n in range(20))
+    cause = "ERROR Shutting down because we were unable to register with the controller quorum."
+    said = died(tmp_path, f"{slow}{STAMP} {cause} (kafka)\n")
+    assert cause in said.splitlines()[1]
+    assert "The machine is too busy for the nodes. Start them again" in said
+
+
 def test_the_console_tells_that_java_is_too_old(tmp_path: Path) -> None:
     error = 'Exception in thread "main" java.lang.UnsupportedClassVersionError: kafka/Kafka'
     assert "Set JAVA_HOME to a Java 17 or newer" in died(tmp_path, console=f"{error}\n")

@@ -401,13 +401,18 @@ def log_tail(directory: Path, node: BrokerNode) -> str:
 
 
 def logged_errors(directory: Path, node: BrokerNode, *, since: int) -> list[str]:
-    """Return the first errors in the node's log from byte `since` on, and in its output."""
+    """Return errors in the node's log from byte `since` on, and in its output.
+
+    Those with known advice come first: a slow start logs many others before its end.
+    """
     found: list[str] = []
     for path, data in _log_files(directory, node):
         begin = since if path.name == LOG_NAME and since <= len(data) else 0
         text = data[begin:].decode(errors="replace")
         found += [line[:_LINE_MAX] for line in text.splitlines() if _ERROR.search(line)]
-    return list(dict.fromkeys(found))[:_ERRORS_SHOWN]
+    known = (*_PORT_TAKEN, *(pattern.pattern for pattern, _ in _ADVICE))
+    has_advice = re.compile("|".join(known), re.IGNORECASE).search
+    return sorted(dict.fromkeys(found), key=lambda line: not has_advice(line))[:_ERRORS_SHOWN]
 
 
 def _log_files(directory: Path, node: BrokerNode) -> Iterator[tuple[Path, bytes]]:
@@ -421,8 +426,11 @@ def _home(directory: Path, node: BrokerNode) -> Path:
     return directory / f"node-{node.id}"
 
 
-_START_TIMEOUT = timedelta(seconds=90)
-"""Time limit per node, because nodes start in parallel and share the processors."""
+_START_TIMEOUT = timedelta(seconds=180)
+"""Time limit per node, because nodes start in parallel and share the processors.
+
+An idle machine needs 10 seconds, and one that is busy with other work was seen to need 90.
+"""
 _STOP_TIMEOUT = timedelta(seconds=30)
 _KILL_TIMEOUT = timedelta(seconds=10)
 _ANSWER_TIMEOUT = timedelta(seconds=5)
@@ -458,6 +466,10 @@ _ADVICE = (
     (
         re.compile(r"OutOfMemory|Cannot allocate memory|insufficient memory"),
         "There is too little memory for a node. Stop other programs, or start with --nodes 1.",
+    ),
+    (
+        re.compile(r"unable to register with the controller quorum"),
+        "The machine is too busy for the nodes. Start them again, or start with --nodes 1.",
     ),
     (
         re.compile(r"Permission denied|AccessDeniedException"),
@@ -732,7 +744,10 @@ class DevBroker:
             save(self.directory, record)
 
         what = f"node {missing[0].id}" if len(missing) == 1 else f"{len(missing)} nodes"
-        self._report(f"Starting {what} of Kafka at {record.bootstrap}, which takes some seconds")
+        self._report(
+            f"Starting {what} of Kafka at {record.bootstrap}, which takes 10 seconds "
+            "on an idle machine"
+        )
         for node in missing:
             log = log_directory(self.directory, node) / LOG_NAME
             self._log_ends[node.id] = log.stat().st_size if log.exists() else 0
@@ -748,7 +763,9 @@ class DevBroker:
             while not probe.serves(everyone, timeout=_POLL_TIMEOUT):
                 self._raise_if_dead(record)
                 if time.monotonic() > deadline:
-                    raise self._failed(node, f"does not serve after {timeout_s:.0f} seconds")
+                    how = f"does not serve after {timeout_s:.0f} seconds and was stopped. If the "
+                    how += "machine is busy, start it again when it is not"
+                    raise self._failed(node, how)
                 time.sleep(0.05)
 
     def _probe(self, record: ClusterRecord, node: BrokerNode) -> Probe:

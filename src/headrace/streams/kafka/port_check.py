@@ -31,7 +31,10 @@ SAYS: Final[dict[Seen, str]] = {
 }
 
 
-_FITS = "check the settings ssl.* and sasl.*, and the log of the broker"
+_FITS = (
+    "check the settings ssl.* and sasl.*, and the log of the broker; if they are right, it may be "
+    "overloaded: try again"
+)
 _NO_LOGIN = "check whether the broker is overloaded, or requires security.protocol=SASL_PLAINTEXT"
 
 
