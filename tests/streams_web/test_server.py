@@ -565,7 +565,7 @@ def test_without_the_extra_it_is_said_what_to_install(monkeypatch: pytest.Monkey
         raise ModuleNotFoundError("No module named 'uvicorn'", name="uvicorn")
 
     monkeypatch.setattr("headrace.streams.web.import_module", refuse)
-    with pytest.raises(ConfigError, match=r"uvicorn is needed.*pip install 'headrace\[web\]'"):
+    with pytest.raises(ConfigError, match=r"requires uvicorn; run: pip install 'headrace\[web\]'"):
         open_web(lambda: board(application_snapshot()), "0", log=EventLog())
 
 

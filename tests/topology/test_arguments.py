@@ -301,7 +301,7 @@ def test_a_table_s_own_options_are_let_through() -> None:
 def test_a_sink_that_feeds_its_own_source_is_refused(write: Callable[[Any], Any]) -> None:
     builder = StreamsBuilder()
     write(builder)
-    with pytest.raises(TopologyError, match=r"for ever; .* to\(lambda key, value: '[abc]'\)"):
+    with pytest.raises(TopologyError, match=r"endlessly; .* to\(lambda key, value: '[abc]'\)"):
         builder.build()
 
 

@@ -130,7 +130,7 @@ def test_where_no_progress_stands_none_is_put(text: str | None) -> None:
 
 @pytest.mark.parametrize("number", [9, 41])
 def test_an_offset_outside_of_the_partition_is_refused(number: int) -> None:
-    with pytest.raises(ConfigError, match=f"in-0 has the offsets 10 to 40, .* and no {number}"):
+    with pytest.raises(ConfigError, match=f"in-0 has the offsets 10 to 40, .* and not {number}"):
         planned(HERE, OffsetTarget("offset", number))
 
 
@@ -222,7 +222,7 @@ def test_an_input_that_stays_without_an_offset_is_named(other: Input, is_left: b
     found = group(HERE, replace(other, place=place))
     plan = MovePlan.of(found, {PLACE: OffsetTarget("offset", 30)}, {})
     assert plan.left_without == ([place] if is_left else [])
-    assert ("stay in-1." in "\n".join(lines(plan))) is is_left
+    assert ("in-1 still has no offset" in "\n".join(lines(plan))) is is_left
 
 
 def test_an_offset_without_a_past_says_that_the_times_of_windows_are_gone() -> None:

@@ -205,14 +205,14 @@ def test_the_cache_bounds_how_many_are_held() -> None:
 def test_a_damaged_partial_result_is_named_and_nothing_is_counted() -> None:
     with driver_of("none") as driver:
         append(driver, b"a", b"short", [(MARK, b"count")])
-        with pytest.raises(RecordError, match="partial result of 'count'"):
+        with pytest.raises(RecordError, match="partial aggregate of 'count'"):
             driver.run()
 
 
 def test_a_partial_result_of_another_call_is_refused() -> None:
     with driver_of() as driver:
         append(driver, b"a", bytes(8), [(MARK, b"reduce")])
-        with pytest.raises(RecordError, match="partial result of 'reduce'"):
+        with pytest.raises(RecordError, match="partial aggregate of 'reduce'"):
             driver.run()
 
 

@@ -435,7 +435,7 @@ def test_without_a_merger_a_partial_result_is_refused() -> None:
     """A version that has lost its merger says so, and folds nothing wrongly."""
     with driver_of(folded(lambda on: on.reduce(max, store="folded"))) as driver:
         driver.cluster.append(MOVED, bytes(8), b"a", -1, 0, [(MARK, b"reduce")])
-        with pytest.raises(RecordError, match="partial result of 'reduce'"):
+        with pytest.raises(RecordError, match="partial aggregate of 'reduce'"):
             driver.run()
 
 
@@ -444,7 +444,7 @@ def test_what_is_no_partial_result_of_it_is_refused(call: str, value: bytes) -> 
     _, add, _ = CASES["sums"]
     with driver_of(folded(add)) as driver:
         driver.cluster.append(MOVED, value, b"a", -1, 0, [(MARK, call.encode())])
-        with pytest.raises(RecordError, match=f"partial result of '{call}'"):
+        with pytest.raises(RecordError, match=f"partial aggregate of '{call}'"):
             driver.run()
 
 

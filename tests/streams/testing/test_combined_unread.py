@@ -129,7 +129,7 @@ def test_no_handler_is_asked_about_a_partial_result(
     """It is of many records, of which none would be told."""
     with driver_of(joined(call, key=short)) as driver:
         driver.cluster.append(MOVED, value, key, 0, 0, [(MARK, call.encode())])
-        with pytest.raises(RecordError, match=f"partial result of '{call}'"):
+        with pytest.raises(RecordError, match=f"partial aggregate of '{call}'"):
             driver.run()
 
 

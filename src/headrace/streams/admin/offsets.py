@@ -303,7 +303,8 @@ def lines(plan: MovePlan) -> Iterator[str]:
     yield "State, internal topics and all other offsets stay as they are."
     if plan.left_without:
         names = ", ".join(map(str, plan.left_without))
-        yield f"{names} still have no offset, although the state includes their records."
+        has = "has" if len(plan.left_without) == 1 else "have"
+        yield f"{names} still {has} no offset, although the state includes their records."
 
 
 def listing(found: GroupOffsets) -> Iterator[str]:

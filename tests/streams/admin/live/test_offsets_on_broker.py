@@ -204,7 +204,7 @@ def test_a_topic_made_anew_is_read_behind_the_state(offsets: Offsets, topics: To
     [
         (["--to", "end"], "nothing was done. Run it again with --yes"),
         (["--to", "end", "--dry-run", "--yes"], "Nothing was done (--dry-run)"),
-        (["--to", "1000", "--yes"], "and no 1000; nothing was set"),
+        (["--to", "1000", "--yes"], "and not 1000; nothing was set"),
         (["--to", "soon"], "'soon' is neither beginning nor end"),
         (["--partition", "7", "--to", "0"], "has the partitions 0 to 1, and no 7"),
         (["--topic", "other", "--to", "0"], "other is not an existing input of"),

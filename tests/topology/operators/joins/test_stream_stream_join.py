@@ -778,11 +778,11 @@ def test_what_does_not_go_together_is_refused() -> None:
         join(elsewhere.stream("x", **TEXTS), pair, within(1))
     with pytest.raises(TopologyError, match="another builder"):
         join(elsewhere.table("y", **TEXTS), pair)
-    with pytest.raises(TopologyError, match="takes JoinWindows"):
+    with pytest.raises(TopologyError, match="requires JoinWindows"):
         join(stream, pair)
     with pytest.raises(TopologyError, match="takes no windows"):
         join(table, pair, within(1))
-    with pytest.raises(TopologyError, match="takes no store="):
+    with pytest.raises(TopologyError, match="does not accept store="):
         join(table, pair, store="rows")
     with pytest.raises(TopologyError, match="no outer join with a table"):
         stream.outer_join(table, pair, within(1))  # type: ignore[call-overload]
