@@ -490,7 +490,7 @@ def test_a_join_needs_a_key_mapper_and_takes_no_windows_or_serdes() -> None:
     stream: Any = builder.stream("in")
     with pytest.raises(TopologyError, match="key_mapper"):
         stream.join(table, both)
-    with pytest.raises(TopologyError, match="takes no key="):
+    with pytest.raises(TopologyError, match="does not accept key="):
         stream.join(table, both, key_mapper=by_value, key=serdes.string)
     with pytest.raises(TopologyError, match="outer"):
         stream.outer_join(table, both, None)
