@@ -290,7 +290,7 @@ def _no_connection_is_left(recwarn: pytest.WarningsRecorder) -> Iterator[None]:
 def test_what_is_no_number_is_not_taken_for_null(path: Path) -> None:
     sink = SqliteSink(path, "goods", {"id": int, "price": float | None}, create=True)
     with closing(sink.open("app/keep")) as connection:
-        with pytest.raises(SinkRefusedError, match=r"SQLite has no NaN, .* write row=") as error:
+        with pytest.raises(SinkRefusedError, match=r"SQLite has no NaN, .* with row=") as error:
             connection.write(batch({"id": 1, "price": 0.5}, {"id": 2, "price": float("nan")}))
         assert (error.value.column, error.value.offset) == ("price", 1)
         connection.write(batch({"id": 1, "price": float("inf")}, {"id": 2, "price": None}))
