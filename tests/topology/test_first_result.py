@@ -128,7 +128,7 @@ class AwaitedInit:
     ("processor", "said"),
     [
         (Awaited, r"Awaited\.process\(\) would never run: it is a coroutine function"),
-        (Yielding, r"Yielding\.process\(\) would never run: it yields"),
+        (Yielding, r"Yielding\.process\(\) would never run: it is a generator"),
         (AwaitedInit, r"AwaitedInit\.init\(\) would never run: it is a coroutine function"),
     ],
 )
