@@ -10,7 +10,12 @@ from typing import Any
 
 import pytest
 
-from headrace.topology.errors import RegistryError, SchemaRefusedError, SchemaUnknownError
+from headrace.topology.errors import (
+    RegistryError,
+    SchemaRefusedError,
+    SchemaUnknownError,
+    TopologyError,
+)
 from headrace.topology.serdes.schema_registry import (
     Compatibility,
     FileRegistry,
@@ -132,3 +137,26 @@ def test_the_path_of_a_file_registry_may_be_a_str(tmp_path: Path) -> None:
     path = tmp_path / "s.json"
     assert FileRegistry(str(path)).register("orders-value", '"int"') == 1
     assert FileRegistry(path).schema(1) == '"int"'
+
+
+def test_a_directory_is_not_a_file_registry(tmp_path: Path) -> None:
+    with pytest.raises(TopologyError, match=r"is a directory. Name a file in it: .*schemas\.json"):
+        FileRegistry(tmp_path)
+
+
+@pytest.mark.parametrize("text", [b"", b"not JSON", b"[]", b'{"schemas": 5}', b"\xff\xfe"])
+def test_a_file_of_another_format_is_named(tmp_path: Path, text: bytes) -> None:
+    path = tmp_path / "s.json"
+    path.write_bytes(text)
+    for call in (lambda: FileRegistry(path).schema(1), lambda: FileRegistry(path).register("s", A)):
+        with pytest.raises(RegistryError, match=f"{path} is not a file of FileRegistry: "):
+            call()
+    assert path.read_bytes() == text
+
+
+def test_a_file_that_cannot_be_used_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    registry = FileRegistry(tmp_path / "file" / "s.json")  # a directory cannot be created there
+    for call in (lambda: registry.schema(1), lambda: registry.register("s", A)):
+        with pytest.raises(RegistryError, match=r"FileRegistry cannot use .*s\.json: "):
+            call()

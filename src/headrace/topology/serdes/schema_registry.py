@@ -27,8 +27,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol, get_args
 
+import msgspec
+
 from headrace.topology.arguments import require_word
-from headrace.topology.errors import SchemaRefusedError, SchemaUnknownError
+from headrace.topology.errors import (
+    RegistryError,
+    SchemaRefusedError,
+    SchemaUnknownError,
+    TopologyError,
+)
 
 Compatibility = Literal[
     "NONE",
@@ -187,9 +194,14 @@ class FileRegistry(SchemaRegistry):
     def __post_init__(self) -> None:
         require_word("compatibility", self.compatibility, get_args(Compatibility))
         object.__setattr__(self, "_file", Path(self.path))
+        if self._file.is_dir():
+            raise TopologyError(
+                f"FileRegistry requires a file, and {self._file} is a directory. "
+                f"Name a file in it: {str(self._file / 'schemas.json')!r}"
+            )
 
     def register(self, subject: str, schema: str, /) -> int:
-        with self._locked():
+        with self._explained(), self._locked():
             content = self._read()
             schema_id = content.register(subject, schema, self.compatibility)
             written = self._file.with_suffix(self._file.suffix + ".new")
@@ -205,10 +217,25 @@ class FileRegistry(SchemaRegistry):
         return self._read().schema(schema_id)
 
     def _read(self) -> _Content:
+        with self._explained():
+            try:
+                return msgspec.json.decode(self._file.read_bytes(), type=_Content)
+            except FileNotFoundError:
+                return _Content()
+            except ValueError as error:
+                raise RegistryError(
+                    f"{self._file} is not a file of FileRegistry: {error}. Name another file."
+                ) from error
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
         try:
-            return _Content(**json.loads(self._file.read_text()))
-        except FileNotFoundError:
-            return _Content()
+            yield
+        except OSError as error:
+            raise RegistryError(
+                f"FileRegistry cannot use {self._file}: {error.strerror} ({error.filename}). "
+                "Name another file, or correct its permissions."
+            ) from error
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
