@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from headrace.streams.cli.top import ServedLook, ServedTask, shown_served, top
-from headrace.streams.metrics.snapshots import HealthSnapshot
+from headrace.streams.metrics.snapshots import HealthSnapshot, SkewSnapshot, skew_of
 from headrace.streams.testing.memory_worker import EventLog
 from headrace.streams_web.server import HttpServer
 from tests.support.snapshots import application_snapshot
@@ -46,6 +46,20 @@ def test_it_shows_what_a_running_application_tells(server: HttpServer) -> None:
     assert "sub-topology 0: orders-0 (idle) is 1:00:00 behind orders-1" in text
     assert [row[1] for row in rows] == ["0", "0", "1", "1"]
     assert asked("--url", f"localhost:{server.address.port}")[0] == 0
+
+
+def test_partitions_with_the_same_event_time_are_not_behind() -> None:
+    def text(skew: SkewSnapshot | None) -> str:
+        task = ServedTask("1_0", 0, "running", 0, 0.0, 5, 1.0, skew=skew)
+        console = Console(file=io.StringIO(), record=True)
+        console.print(
+            shown_served(ServedLook("shop", ("running",), (task,), 0.0), None, rows_max=9)
+        )
+        return console.export_text()
+
+    assert " behind " not in text(skew_of({"a-0": 5, "b-0": 5})).replace("behind s", "")
+    assert "a-0 is 0:00:01 behind b-0" in text(skew_of({"a-0": 5, "b-0": 1_005}))
+    assert "a-0 has not been read yet, b-0 has" in text(skew_of({"a-0": -1, "b-0": 5}))
 
 
 def test_a_lag_that_is_unknown_is_shown_as_unknown_and_first() -> None:

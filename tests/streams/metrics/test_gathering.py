@@ -297,6 +297,12 @@ def test_a_task_has_its_stream_time_and_the_skew_of_its_inputs() -> None:
     assert found.skew.describe() == "b-0 has not been read yet, a-0 has"
 
 
+def test_a_partition_is_not_compared_with_itself() -> None:
+    same = skew_of({"a-0": 5, "a-1": 5})
+    assert same is not None
+    assert {same.slowest, same.fastest} == {"a-0", "a-1"}
+
+
 def test_a_partition_that_was_not_read_is_behind_by_the_longest_time() -> None:
     unread, long = skew_of({"a-0": -1, "a-1": 5}), skew_of({"b-0": 0, "b-1": HOUR_MS})
     assert unread is not None

@@ -176,7 +176,8 @@ def shown_served(seen: ServedLook, before: ServedLook | None, *, rows_max: int) 
     skews: dict[int, SkewSnapshot] = {}
     for task in seen.tasks:
         sub = int(task.id.partition("_")[0])
-        if task.skew is not None and (sub not in skews or task.skew.extent > skews[sub].extent):
+        least = skews[sub].extent if sub in skews else (False, 0)
+        if task.skew is not None and task.skew.extent > least:
             skews[sub] = task.skew
     return Group(Text(head), *_skew_lines(skews), table, *_omitted(len(seen.tasks) - rows_max))
 

@@ -81,7 +81,8 @@ def skew_of(times: Mapping[str, int], idle: Collection[str] = ()) -> SkewSnapsho
     known = {tp: time for tp, time in times.items() if time >= 0 or tp not in idle}
     if len(known) < 2 or max(known.values()) < 0:
         return None
-    slowest, fastest = min(known, key=known.__getitem__), max(known, key=known.__getitem__)
+    slowest = min(known, key=known.__getitem__)
+    fastest = max((tp for tp in known if tp != slowest), key=known.__getitem__)
     return SkewSnapshot(
         slowest=slowest,
         slowest_ms=known[slowest],
