@@ -147,3 +147,14 @@ app = KafkaStreams(builder.build(), settings)
     assert ("Note: shop-by-line-repartition: stream.time is fastest" in result.output) == (
         rule == "fastest"
     )
+
+
+@pytest.mark.parametrize("command", [["check"], ["describe"]])
+def test_a_function_that_raises_is_named_with_its_line(tmp_path: Path, command: list[str]) -> None:
+    file = tmp_path / f"app_{uuid.uuid4().hex}.py"
+    file.write_text("import json\ndef app():\n    return json.loads('{')\n")
+    done = CliRunner().invoke(main, [*command, f"{file}:app"])
+    assert done.exit_code == ExitCode.CONFIGURATION
+    assert f"Error: {file}:app cannot be called: JSONDecodeError: " in done.output
+    assert f" at {file}:3. Correct the code" in done.output
+    assert "Traceback" not in done.output

@@ -239,11 +239,16 @@ def again(settings: Mapping[str, Any]) -> tuple[str, ...]:
 
 def load(target: str, settings: Mapping[str, Any], *, needs_cluster: bool = True) -> KafkaStreams:
     """Import the application that a command names, with settings that override its own."""
-    from headrace.streams.supervisor.app_loader import load_app
+    from headrace.streams.supervisor.app_loader import failed_call, load_app
     from headrace.streams.tasks.restore import RestoreListeners
     from headrace.streams.worker.protocols import WorkerListeners
 
-    app = load_app(target, settings if needs_cluster else over(_NO_CLUSTER, settings))
+    try:
+        app = load_app(target, settings if needs_cluster else over(_NO_CLUSTER, settings))
+    except (StreamsError, TopologyError, RegistryError):
+        raise
+    except Exception as error:
+        raise failed_call(target, error) from error
     if not settings:
         return app
     return app.derived(

@@ -188,7 +188,12 @@ def _status(error: SystemExit) -> object:
     return 0 if error.code is None else error.code
 
 
-def _broken(place: str, error: Exception) -> ApplicationError:
+def failed_call(target: str, error: Exception) -> ApplicationError:
+    """Return the error for an application's function that raised."""
+    return _broken(target, error, "called")
+
+
+def _broken(place: str, error: Exception, verb: str = "imported") -> ApplicationError:
     """Return the error for a failed import; its text quotes no record, as none was read yet."""
     every = traceback.extract_tb(error.__traceback__)
     frames = [frame for frame in every if is_the_users(frame.filename)] or [
@@ -201,7 +206,7 @@ def _broken(place: str, error: Exception) -> ApplicationError:
         where = f" at {error.filename}{line}"  # code that never ran, so no frame contains it
     what = _shadowed(error, place) or "Correct the code"
     return ApplicationError(
-        f"{place} cannot be imported: {type(error).__name__}: {reason}{where}. {what}"
+        f"{place} cannot be {verb}: {type(error).__name__}: {reason}{where}. {what}"
     )
 
 
