@@ -75,7 +75,7 @@ class StreamsBuilder:
         Reading the same topics twice creates a single source with two downstream nodes.
 
         Args:
-            topics: a topic, or several co-partitioned topics.
+            topics: a topic, or a list of co-partitioned topics, such as ["orders", "returns"].
             timestamps: extracts the timestamp of each record (see `headrace.topology.timestamps`);
                 None uses the setting ``default.timestamp.extractor``.
             offset_reset: "earliest" or "latest": the start offset of a partition without committed
