@@ -250,7 +250,7 @@ def test_a_repartition_topic_with_another_count_than_asked_for_is_refused() -> N
             "topics set counts cleanup.policy=compact;",
         ),
         ("by-word", {"cleanup_policy": "compact", "retention_ms": "-1"}, "needs delete"),
-        ("by-word", {"cleanup_policy": "delete", "retention_ms": "604800000"}, "needs -1, otherwise"),
+        ("by-word", {"cleanup_policy": "delete", "retention_ms": "604800000"}, "needs -1, oth"),
     ],
 )
 def test_an_internal_topic_with_another_policy_is_refused_with_the_command_that_mends_it(
