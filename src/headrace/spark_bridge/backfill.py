@@ -56,12 +56,10 @@ def backfill(
     Args:
         topology: topology of the live application.
         settings: settings of the live application.
-        spark: a SparkSession whose executors can import the project and reach the brokers; None
-            for `dry_run`, or to finish an interrupted backfill whose Spark jobs are done.
+        spark: a session whose executors import the project and reach the brokers; None to plan.
         until: end of the history: "latest" for the last stable offsets, offsets to stop before by
             partition, or a time with a time zone. The live application processes later records.
-        source: DataFrames by topic, with history that is not in Kafka (see
-            docs/backfill.md, "From files").
+        source: DataFrames by topic, with history that is not in Kafka (docs/backfill.md).
         cutover: start of reading from Kafka after DataFrames without offsets: offsets, or a time.
         outputs: "write" or "skip" the records for topics outside of the application.
         handover: "driver" writes one transaction, "partitioned" one per task; "auto" chooses.
@@ -96,8 +94,6 @@ def backfill(
     request = None if dry_run else _request(topology, settings, outputs, reset=reset)
     plan, in_parts, report = (None, False, None) if request is None else _earlier(request, id)
     if report is None:
-        if spark is None and not dry_run:
-            raise CannotBackfillError("spark is None. Pass a session, such as local_session().")
         from headrace.spark_bridge.stages import compute
 
         computed = compute(

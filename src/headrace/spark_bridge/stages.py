@@ -10,6 +10,7 @@ from functools import reduce
 from typing import Any
 
 from headrace.spark_bridge.cleanup import and_then
+from headrace.spark_bridge.errors import CannotBackfillError
 from headrace.spark_bridge.executor_errors import executor_error
 from headrace.spark_bridge.history.archive_checks import Cutover, Source, Times
 from headrace.spark_bridge.history.archives import ArchiveSet
@@ -108,6 +109,8 @@ def compute(
     plan: BackfillPlan | None = None,
 ) -> Computation:
     """Plan a backfill, or follow an earlier `plan`, and create its frames without running them."""
+    if spark is None and not dry_run:
+        raise CannotBackfillError("spark is None. Pass a session, such as local_session().")
     config = config_of(settings)
     application = CompiledApplication.of(topology, config)
     refuse_early(topology, application)

@@ -150,6 +150,9 @@ class _Content:
         raise SchemaUnknownError(f"schema id {schema_id} does not exist")
 
 
+_CONTENT = msgspec.json.Decoder(_Content)
+
+
 def _normal(schema: str) -> str:
     return json.dumps(json.loads(schema), sort_keys=True, separators=(",", ":"))
 
@@ -219,7 +222,7 @@ class FileRegistry(SchemaRegistry):
     def _read(self) -> _Content:
         with self._explained():
             try:
-                return msgspec.json.decode(self._file.read_bytes(), type=_Content)
+                return _CONTENT.decode(self._file.read_bytes())
             except FileNotFoundError:
                 return _Content()
             except ValueError as error:

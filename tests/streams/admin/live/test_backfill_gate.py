@@ -76,7 +76,10 @@ def test_an_application_starts_where_nothing_is_open(texts: tuple[str, ...]) -> 
 
 @pytest.mark.parametrize(
     ("state", "way_out"),
-    [("open", "`headrace backfill ... --id bf-1`"), ("dropping", "--drop --id bf-1`, again")],
+    [
+        ("open", "`headrace backfill ... --id bf-1`"),
+        ("dropping", "finish the drop with `headrace backfill"),
+    ],
 )
 def test_an_open_note_is_refused_with_the_way_out(state: NoteState, way_out: str) -> None:
     """Notes of earlier backfills, of other first inputs, do not hide it."""
