@@ -42,7 +42,8 @@ def figures(report: Report) -> str:
         f"rounds of each job: {' to '.join(str(n) for n in dict.fromkeys(ends))}. "
         f"Outputs that differ from the recount, and runs that failed: {wrong}. The fixed loop took "
         f"{report.noise.median_ms:.0f} ms, up to {report.noise.spread:.0%} more than its best, so "
-        "the machine's speed changed by that, and a ratio of one round shows no more than its order."
+        "the machine's speed changed by that, and a ratio of one round shows no more than its "
+        "order."
     )
     lines = [
         call,
