@@ -431,6 +431,9 @@ _START_TIMEOUT = timedelta(seconds=180)
 
 An idle machine needs 10 seconds, and one that is busy with other work was seen to need 90.
 """
+_TOO_SLOW = (
+    "does not serve after {:.0f} seconds and was stopped; start it again if the machine was busy"
+)
 _STOP_TIMEOUT = timedelta(seconds=30)
 _KILL_TIMEOUT = timedelta(seconds=10)
 _ANSWER_TIMEOUT = timedelta(seconds=5)
@@ -763,9 +766,7 @@ class DevBroker:
             while not probe.serves(everyone, timeout=_POLL_TIMEOUT):
                 self._raise_if_dead(record)
                 if time.monotonic() > deadline:
-                    how = f"does not serve after {timeout_s:.0f} seconds and was stopped. If the "
-                    how += "machine is busy, start it again when it is not"
-                    raise self._failed(node, how)
+                    raise self._failed(node, _TOO_SLOW.format(timeout_s))
                 time.sleep(0.05)
 
     def _probe(self, record: ClusterRecord, node: BrokerNode) -> Probe:

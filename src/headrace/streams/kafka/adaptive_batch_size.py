@@ -109,6 +109,8 @@ class AdaptiveBatchSize:
             return
         before = self.size
         self._recent.append((size, seconds))
+        if seconds <= target_s and size < self.size:
+            return  # most batches of an idle application: in time, and not full
         work_s = self._work_s(size, seconds)
         if work_s <= target_s or self._may_try_more(size, seconds):
             if size >= self.size:
