@@ -128,10 +128,11 @@ class Transactions:
                 "worker a unique worker.id"
             ) from reason
         self.aborted += self._begun_s is not None and not in_doubt
-        self._replaced += 1 + self.producer.abandoned_clients
+        self._begun_s = None
+        abandoned = self.producer.abandoned_clients
         self.producer.close()
         self.producer = self._make_producer()
-        self._begun_s = None
+        self._replaced += 1 + abandoned
         self.init()
 
     def _age_s(self) -> float:
