@@ -66,6 +66,15 @@ SETTINGS = {
     "restore_batch_records": 200,
     "repartition_purge_interval_ms": 10_000,
 }
+_SOAK_SETTINGS = SETTINGS | {
+    # A soak measures memory beside a load, not how many commits the brokers can do.
+    "commit_interval_ms": 2_000,
+    "commit_interval_min_ms": 2_000,
+    # Caches take hours to fill, and what fills is taken for what grows; so they are small.
+    "statestore_read_cache_max_bytes": 4 << 20,
+    "rocksdb_block_cache_bytes": 8 << 20,
+    "rocksdb_write_buffer_bytes": 16 << 20,
+}
 
 
 _PAUSE_S = (0.2, 2.5)
@@ -233,7 +242,7 @@ class Run:
             caches=self._options.caches,
             places=PLACES,
             diary=self._diary,
-            settings=SETTINGS,
+            settings=_SOAK_SETTINGS if self._options.soak_s else SETTINGS,
             endpoints={host.name: host.endpoint for host in self._asked.hosts},
         )
         fleet.start(REGULAR)
