@@ -20,7 +20,7 @@ from headrace import event_time
 from headrace.simulation import FaultPlan, Simulation, SimulationResult
 from headrace.state.codec import partition_for_key
 from headrace.topology import JoinWindows, StreamsBuilder, TimeWindows, Topology, serdes
-from headrace.topology.context.task_facts import RESULTS_PER_COMMIT
+from headrace.topology.context.task_context import RESULTS_PER_COMMIT
 from tests.simulation.blocks import run_each
 from tests.simulation.seeds import plan_of, settings_of
 

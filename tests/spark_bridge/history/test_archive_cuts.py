@@ -12,8 +12,8 @@ import pytest
 from headrace.spark_bridge.errors import CannotBackfillError, HistoryGapError
 from headrace.spark_bridge.history.archive_checks import (
     EVERYWHERE,
-    ArchiveFacts,
     ArchiveStatistics,
+    ArchiveSummary,
     Cutover,
     cuts_of,
 )
@@ -86,28 +86,28 @@ class History:
             if time_ms is not None:
                 yield [MemoryMessage(place, offset, b"k", b"v", time_ms, None, offset)]
 
-    def cut(self, facts: ArchiveFacts, cutover: Cutover | int | None = None) -> int:
+    def cut(self, facts: ArchiveSummary, cutover: Cutover | int | None = None) -> int:
         if isinstance(cutover, int):
             cutover = {PLACE: cutover}
         admin: Any = self
         return cuts_of(facts, self.partitions, admin, self.read, cutover)[PLACE]
 
 
-def with_offsets(first: int, last: int) -> ArchiveFacts:
+def with_offsets(first: int, last: int) -> ArchiveSummary:
     """An archive of the records between two."""
     part = ArchiveStatistics(0, last - first + 1, 0, 0, first, last, time_of(first), time_of(last))
-    return ArchiveFacts(PLACE.topic, True, {0: part})
+    return ArchiveSummary(PLACE.topic, True, {0: part})
 
 
-def without(first: int, last: int, *, partition: int = EVERYWHERE) -> ArchiveFacts:
+def without(first: int, last: int, *, partition: int = EVERYWHERE) -> ArchiveSummary:
     """The same, if it does not know its offsets."""
     part = ArchiveStatistics(
         partition, last - first + 1, 0, 0, None, None, time_of(first), time_of(last)
     )
-    return ArchiveFacts(PLACE.topic, False, {partition: part})
+    return ArchiveSummary(PLACE.topic, False, {partition: part})
 
 
-NOTHING = ArchiveFacts(PLACE.topic, True, {})
+NOTHING = ArchiveSummary(PLACE.topic, True, {})
 
 
 def test_an_archive_with_offsets_says_itself_where_kafka_goes_on() -> None:

@@ -8,8 +8,8 @@ import pytest
 
 from headrace.spark_bridge.errors import CannotBackfillError
 from headrace.spark_bridge.history.archive_checks import (
-    ArchiveFacts,
     ArchiveStatistics,
+    ArchiveSummary,
     facts_of,
     refuse_implausible_times,
     refuse_other_archive,
@@ -31,7 +31,7 @@ def timed(partition: int | None) -> ArchiveStatistics:
 
 def put_together(
     *parts: ArchiveStatistics, partitions: bool = True, offsets: bool = True
-) -> ArchiveFacts:
+) -> ArchiveSummary:
     return facts_of("lines", parts, 2, has_partitions=partitions, has_offsets=offsets)
 
 
@@ -108,7 +108,7 @@ def _are_taken(*parts: ArchiveStatistics) -> bool:
     return True
 
 
-def planned(facts: ArchiveFacts) -> BackfillPlan:
+def planned(facts: ArchiveSummary) -> BackfillPlan:
     rows = {**facts.archived_rows, TopicPartition("others", 0): ArchivedRows(1, 0, 0)}
     return BackfillPlan("app", "bf-1", 0, ((0,),), {}, {}, {}, archived_rows=rows)
 

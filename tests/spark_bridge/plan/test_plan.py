@@ -21,7 +21,7 @@ from headrace.spark_bridge.history.planning import (
 )
 from headrace.spark_bridge.plan.job import CompiledApplication, pack_application
 from headrace.spark_bridge.plan.plan import ArchivedRows, BackfillPlan, PlanFormatError
-from headrace.streams.kafka.protocols import TopicFacts, TopicPartition
+from headrace.streams.kafka.protocols import TopicDescription, TopicPartition
 from headrace.streams.plan.progress import MAX_BYTES
 from headrace.topology import StreamsBuilder, TopologyError, serdes
 
@@ -82,8 +82,8 @@ def test_a_plan_keeps_the_ids_of_its_topics_and_one_of_before_has_none() -> None
     assert BackfillPlan.from_text(plan.to_text()) == plan
 
 
-def _facts(**ids: str) -> dict[str, TopicFacts]:
-    return {name: TopicFacts(name, 1, topic_id) for name, topic_id in ids.items()}
+def _facts(**ids: str) -> dict[str, TopicDescription]:
+    return {name: TopicDescription(name, 1, topic_id) for name, topic_id in ids.items()}
 
 
 def test_topics_that_were_made_again_or_are_gone_are_named() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace.spark_bridge.handover.units import HandoverUnit, RowFacts, units_of
+from headrace.spark_bridge.handover.units import HandoverUnit, RowSummary, units_of
 from headrace.spark_bridge.history.planning import make_plan
 from headrace.spark_bridge.plan.job import CompiledApplication, StageJob, pack_application
 from headrace.spark_bridge.plan.plan import BackfillPlan
@@ -74,13 +74,13 @@ class LocalRows:
         """The rows of one unit."""
         return [row for row in self.rows if (row["sub"], row["d"]) in unit.tasks]
 
-    def facts(self) -> RowFacts:
-        """As `RowFacts.of` asks Spark."""
+    def facts(self) -> RowSummary:
+        """As `RowSummary.of` asks Spark."""
         oldest: dict[tuple[str, str], int] = {}
         for row in self.rows:
             topic = row["kind"], row["topic"]
             oldest[topic] = min(oldest.get(topic, row["timestamp"]), row["timestamp"])
-        return RowFacts(len(self.rows), oldest)
+        return RowSummary(len(self.rows), oldest)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from headrace.spark_bridge.handover import handover as driver
 from headrace.spark_bridge.handover import handover as partitioned
 from headrace.spark_bridge.handover.handover import BackfillState, HandOverReport, Request
 from headrace.spark_bridge.handover.target import HandoverTarget
-from headrace.spark_bridge.handover.units import HandoverUnit, RowFacts
+from headrace.spark_bridge.handover.units import HandoverUnit, RowSummary
 from headrace.spark_bridge.handover.worker import UnitProbe, WriteUnit, no_unit_probe
 from headrace.spark_bridge.plan.job import CompiledApplication
 from headrace.spark_bridge.plan.plan import BackfillPlan
@@ -22,18 +22,18 @@ def _request(
 
 
 def hand_over_by_driver(
-    results: Any, application: CompiledApplication, *, facts: RowFacts | None = None, **asked: Any
+    results: Any, application: CompiledApplication, *, facts: RowSummary | None = None, **asked: Any
 ) -> HandOverReport:
     return driver.hand_over_by_driver(
-        results, _request(application, **asked), facts or RowFacts.of(results)
+        results, _request(application, **asked), facts or RowSummary.of(results)
     )
 
 
 def hand_over_partitioned(
-    results: Any, application: CompiledApplication, *, facts: RowFacts | None = None, **asked: Any
+    results: Any, application: CompiledApplication, *, facts: RowSummary | None = None, **asked: Any
 ) -> HandOverReport:
     return partitioned.hand_over_partitioned(
-        results, _request(application, **asked), facts or RowFacts.of(results)
+        results, _request(application, **asked), facts or RowSummary.of(results)
     )
 
 

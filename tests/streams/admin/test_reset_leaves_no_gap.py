@@ -20,7 +20,7 @@ from headrace.streams.kafka.protocols import (
     Member,
     Offsets,
     OffsetTarget,
-    TopicFacts,
+    TopicDescription,
     TopicPartition,
 )
 from headrace.streams.plan.progress import OffsetMetadata, left_out_values
@@ -64,8 +64,10 @@ class _Cluster:
         if group == "a":
             self.offsets |= offsets
 
-    def describe(self, names: Iterable[str]) -> dict[str, TopicFacts]:
-        return {name: TopicFacts(name, 1, f"id-{name}") for name in names if name in self.ends}
+    def describe(self, names: Iterable[str]) -> dict[str, TopicDescription]:
+        return {
+            name: TopicDescription(name, 1, f"id-{name}") for name in names if name in self.ends
+        }
 
     def names(self) -> frozenset[str]:
         return frozenset(self.ends)

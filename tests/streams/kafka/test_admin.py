@@ -16,7 +16,7 @@ from structlog.testing import capture_logs
 from headrace.streams.errors import FatalClientError
 from headrace.streams.kafka.admin import _CONFIGS, LiveAdmin
 from headrace.streams.kafka.group_admin import GroupAdmin
-from headrace.streams.kafka.protocols import TopicFacts, TopicPartition
+from headrace.streams.kafka.protocols import TopicDescription, TopicPartition
 
 HERE, THERE = TopicPartition("t", 0), TopicPartition("t", 1)
 NO_OFFSET = -1001
@@ -301,8 +301,8 @@ def test_every_config_that_is_compared_is_asked_for() -> None:
             read.add(name)
             return default
 
-    facts = TopicFacts("t", 1, "id", Recording())
-    for name, member in vars(TopicFacts).items():
+    facts = TopicDescription("t", 1, "id", Recording())
+    for name, member in vars(TopicDescription).items():
         if isinstance(member, property):
             getattr(facts, name)
     assert read == set(_CONFIGS)

@@ -8,10 +8,10 @@ import pytest
 
 from headrace.state.store import Position
 from headrace.streams.kafka.clocks import MonotonicWallClock
-from headrace.streams.tasks.restore import ChangelogFacts, plan_restore
+from headrace.streams.tasks.restore import ChangelogDescription, plan_restore
 
 HOUR_MS = 3_600_000
-FACTS = ChangelogFacts("id", start=0, end=100, delete_retention_ms=24 * HOUR_MS)
+FACTS = ChangelogDescription("id", start=0, end=100, delete_retention_ms=24 * HOUR_MS)
 
 
 @dataclass

@@ -12,7 +12,7 @@ import pytest
 
 from headrace.state.codec import partition_for_key
 from headrace.topology import StreamsBuilder, TimeWindows, Topology, serdes
-from headrace.topology.context.task_facts import RESULTS_PER_COMMIT
+from headrace.topology.context.task_context import RESULTS_PER_COMMIT
 from tests.support import kafka
 from tests.support.live import live, settings_of
 from tests.support.processes import wait_until

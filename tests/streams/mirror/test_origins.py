@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from headrace.streams.errors import MissingTopicError
-from headrace.streams.kafka.protocols import NewTopic, TopicFacts
+from headrace.streams.kafka.protocols import NewTopic, TopicDescription
 from headrace.streams.mirror import topics
 from headrace.streams.mirror.names import Naming, Selection, table_of
 from headrace.streams.mirror.table import Mirrored, Row, Table, coming_row
@@ -53,8 +53,8 @@ class OneSide:
     def topic_names(self) -> frozenset[str]:
         return frozenset(self._there)
 
-    def describe(self, names: Any) -> dict[str, TopicFacts]:
-        return {name: TopicFacts(name, 2, "t", {}) for name in names if name in self._there}
+    def describe(self, names: Any) -> dict[str, TopicDescription]:
+        return {name: TopicDescription(name, 2, "t", {}) for name in names if name in self._there}
 
     def own_configs(self, topic: str) -> dict[str, str]:
         return {"max.message.bytes": "1234"}

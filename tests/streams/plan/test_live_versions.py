@@ -16,7 +16,7 @@ from headrace.streams.kafka.protocols import (
     GroupState,
     Member,
     Offsets,
-    TopicFacts,
+    TopicDescription,
     TopicPartition,
 )
 from headrace.streams.plan.deployed import DeployedTopology, forget
@@ -109,8 +109,8 @@ class Cluster:
             },
         )
 
-    def describe(self, names: Iterable[str]) -> dict[str, TopicFacts]:
-        return {n: TopicFacts(n, self.partitions.get(n, 2), f"id-{n}", {}) for n in names}
+    def describe(self, names: Iterable[str]) -> dict[str, TopicDescription]:
+        return {n: TopicDescription(n, self.partitions.get(n, 2), f"id-{n}", {}) for n in names}
 
 
 class Worker:

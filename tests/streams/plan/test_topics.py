@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.streams.errors import ConfigError, MisconfiguredTopicError, MissingTopicError
-from headrace.streams.kafka.protocols import NewTopic, TopicFacts
+from headrace.streams.kafka.protocols import NewTopic, TopicDescription
 from headrace.streams.plan.topic_plan import (
     ChangelogTopic,
     RepartitionTopic,
@@ -20,12 +20,12 @@ from headrace.streams.plan.topic_plan import (
 MIB = 1024 * 1024
 
 
-def facts(name: str, partitions: int, **config: str) -> TopicFacts:
+def facts(name: str, partitions: int, **config: str) -> TopicDescription:
     named = {key.replace("_", "."): value for key, value in config.items()}
-    return TopicFacts(name, partitions, f"id-of-{name}", named)
+    return TopicDescription(name, partitions, f"id-of-{name}", named)
 
 
-def cluster(**partitions: int) -> dict[str, TopicFacts]:
+def cluster(**partitions: int) -> dict[str, TopicDescription]:
     """Topics that exist, by their partition counts; underscores stand for hyphens."""
     topics = [facts(name.replace("_", "-"), count) for name, count in partitions.items()]
     return {topic.name: topic for topic in topics}
@@ -35,8 +35,8 @@ def planned(plan: TopicPlan) -> dict[str, int]:
     return {topic.name: topic.partitions for topic in plan.internal}
 
 
-def as_facts(topic: NewTopic) -> TopicFacts:
-    return TopicFacts(topic.name, topic.partitions, f"id-of-{topic.name}", topic.config)
+def as_facts(topic: NewTopic) -> TopicDescription:
+    return TopicDescription(topic.name, topic.partitions, f"id-of-{topic.name}", topic.config)
 
 
 def counting(
@@ -309,7 +309,7 @@ def test_facts_read_the_configs_that_the_runtime_needs() -> None:
 
 
 @st.composite
-def topologies(draw: st.DrawFn) -> tuple[list[SubTopologyTopics], dict[str, TopicFacts]]:
+def topologies(draw: st.DrawFn) -> tuple[list[SubTopologyTopics], dict[str, TopicDescription]]:
     """Sub-topologies whose repartition topics go anywhere, back included."""
     size = draw(st.integers(1, 5))
     counts = draw(st.lists(st.integers(1, 9), min_size=size, max_size=size))
@@ -331,7 +331,7 @@ def topologies(draw: st.DrawFn) -> tuple[list[SubTopologyTopics], dict[str, Topi
 
 @given(topologies())
 def test_any_plan_keeps_the_rules_and_once_carried_out_changes_nothing(
-    given_: tuple[list[SubTopologyTopics], dict[str, TopicFacts]],
+    given_: tuple[list[SubTopologyTopics], dict[str, TopicDescription]],
 ) -> None:
     subs, existing = given_
     try:
@@ -354,7 +354,7 @@ def test_any_plan_keeps_the_rules_and_once_carried_out_changes_nothing(
 
 @given(topologies(), st.data())
 def test_any_plan_refuses_a_repartition_topic_that_has_another_count(
-    given_: tuple[list[SubTopologyTopics], dict[str, TopicFacts]], data: st.DataObject
+    given_: tuple[list[SubTopologyTopics], dict[str, TopicDescription]], data: st.DataObject
 ) -> None:
     """It must not be adopted: the count would depend on what exists."""
     subs, sources = given_

@@ -20,7 +20,7 @@ from headrace.streams.tasks.lost_offsets import (
     lost_inputs,
     read_before,
 )
-from headrace.streams.tasks.restore import ChangelogFacts
+from headrace.streams.tasks.restore import ChangelogDescription
 from headrace.streams.testing.driver import TopologyTestDriver
 from headrace.streams.testing.memory_clients import MemoryConsumer
 from headrace.topology import Materialized, StreamsBuilder, Topology, serdes
@@ -322,7 +322,7 @@ def test_numbers_that_disagree_leave_it_to_what_is_deployed() -> None:
 
 
 def test_what_follows_is_said_by_what_there_is_to_read() -> None:
-    facts = {place: ChangelogFacts("id", 0, end, 0) for place, end in ((A, 4), (B, 4))}
+    facts = {place: ChangelogDescription("id", 0, end, 0) for place, end in ((A, 4), (B, 4))}
     start = {A: CommittedOffset(3), B: CommittedOffset(4)}
     assert effects_of([A, B], start, facts) == {
         "a-0": "offsets 3 to 3 are processed, also if they were processed before",

@@ -20,7 +20,7 @@ from headrace.streams.plan.identity import ChangelogLostError, commit_header
 from headrace.streams.plan.plan import plan_application
 from headrace.streams.plan.progress import COMMIT_ID, OffsetMetadata
 from headrace.streams.tasks import restore
-from headrace.streams.tasks.restore import ChangelogFacts, Restorer
+from headrace.streams.tasks.restore import ChangelogDescription, Restorer
 from headrace.streams.tasks.task import Task
 from headrace.streams.testing.local_cluster import Transaction
 from headrace.streams.testing.memory_clients import MemoryConsumer
@@ -90,11 +90,11 @@ class Bench:
         assert all(row == (5, key) for key, row in found.items())
         return sorted(map(int, found))
 
-    def facts(self) -> dict[TopicPartition, ChangelogFacts]:
+    def facts(self) -> dict[TopicPartition, ChangelogDescription]:
         places = [TopicPartition(place.topic, self.partition) for place in (ROWS, OTHERS)]
         logs = {place: self.cluster.log(place) for place in places}
         return {
-            place: ChangelogFacts(place.topic, log.start, log.end, DAY_MS)
+            place: ChangelogDescription(place.topic, log.start, log.end, DAY_MS)
             for place, log in logs.items()
         }
 

@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.state.store import Position
-from headrace.streams.tasks.restore import ChangelogFacts, RestorePlan, plan_restore
+from headrace.streams.tasks.restore import ChangelogDescription, RestorePlan, plan_restore
 
 DAY_MS = 24 * 60 * 60 * 1000
 NOW_MS = 100 * DAY_MS
-FACTS = ChangelogFacts("id", start=0, end=100, delete_retention_ms=DAY_MS)
+FACTS = ChangelogDescription("id", start=0, end=100, delete_retention_ms=DAY_MS)
 HERE = Position("id", offset=90, commit_id=7, wall_ms=NOW_MS - 1)
 
 

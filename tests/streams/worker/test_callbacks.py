@@ -8,7 +8,7 @@ from typing import cast
 import pytest
 
 from headrace.streams.kafka.clocks import Job
-from headrace.streams.kafka.protocols import TopicFacts, TopicPartition
+from headrace.streams.kafka.protocols import TopicDescription, TopicPartition
 from headrace.streams.testing.driver import TopologyTestDriver
 from headrace.streams.testing.local_cluster import PartitionLog
 from headrace.streams.worker.membership import JOINING_POLL_S
@@ -16,7 +16,7 @@ from headrace.streams.worker.worker import Worker
 from headrace.topology import StreamsBuilder, serdes
 from tests.support.workers import WorkerBench
 
-Facts = Mapping[str, TopicFacts]
+Facts = Mapping[str, TopicDescription]
 
 
 def passing_on() -> TopologyTestDriver:

@@ -23,10 +23,10 @@ from headrace.streams.errors import (
 )
 from headrace.streams.plan.identity import TopicReplacedError
 from headrace.streams.plan.plan import TaskId
-from headrace.streams.tasks.inquiry import Inquiry
-from headrace.streams.tasks.tasks import ClusterFacts
+from headrace.streams.tasks.background_request import BackgroundRequest
+from headrace.streams.tasks.tasks import ClusterMetadata
 from headrace.streams.testing.memory_clients import MemoryConsumer, MemoryTransactionalProducer
-from headrace.topology.context.task_facts import TaskFacts
+from headrace.topology.context.task_context import TaskContext
 from tests.support.workers import CHANGELOG, HERE, THERE, RestoringBench, WorkerBench
 
 
@@ -524,7 +524,7 @@ def test_a_poll_does_not_outlast_what_a_punctuator_may_wait(
 ) -> None:
     assert bench.consumer.waited_s == pytest.approx(0.1)
     due = property(lambda _: bench.clock.now_ms() + 30)
-    monkeypatch.setattr(TaskFacts, "wall_due_ms", due)
+    monkeypatch.setattr(TaskContext, "wall_due_ms", due)
     bench.turns(1)
     assert bench.consumer.waited_s == pytest.approx(0.03)
 
@@ -542,7 +542,7 @@ def test_a_task_that_went_while_its_facts_were_asked_for_does_not_begin() -> Non
 
     bench.start()
     bench.consumer.fail(AbortableError("odd"))
-    bench.worker.tasks._inquiry = Inquiry(later)
+    bench.worker.tasks._request = BackgroundRequest(later)
     bench.turns(2)
     assert bench.running() == []
     bench.worker.on_lost([HERE])
@@ -558,13 +558,13 @@ def test_the_ids_of_topics_are_older_than_their_first_offsets(
     """Those of a topic that is made anew in between would be taken for the old one's."""
     asked: list[str] = []
     for name in ("topic_ids", "first_offsets"):
-        right = getattr(ClusterFacts, name)
+        right = getattr(ClusterMetadata, name)
 
         def ask(self: Any, names: Any, name: str = name, right: Any = right) -> Any:
             asked.append(name)
             return right(self, names)
 
-        monkeypatch.setattr(ClusterFacts, name, ask)
+        monkeypatch.setattr(ClusterMetadata, name, ask)
     WorkerBench().start()
     assert asked == ["topic_ids", "first_offsets"]
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from headrace.streams import StreamsConfig
 from headrace.streams.errors import MisconfiguredTopicError
-from headrace.streams.kafka.protocols import CommittedOffset, TopicFacts, TopicPartition
+from headrace.streams.kafka.protocols import CommittedOffset, TopicDescription, TopicPartition
 from headrace.streams.plan.deployment import Deployment
 from headrace.streams.plan.deployment_changes import changes
 from headrace.streams.plan.plan import SourceRows, plan_application
@@ -184,13 +184,13 @@ def test_a_topic_that_deletes_old_records_is_refused() -> None:
     topics = SubTopologyTopics(0, ("in",), reused=("in",))
     kept = {"cleanup.policy": "delete", "retention.ms": "604800000"}
     with pytest.raises(MisconfiguredTopicError, match=r"topic in .*cleanup\.policy=compact"):
-        plan_internal_topics([topics], {"in": TopicFacts("in", 1, "id", kept)})
+        plan_internal_topics([topics], {"in": TopicDescription("in", 1, "id", kept)})
     for config in (
         {"cleanup.policy": "compact", "retention.ms": "604800000"},
         {"cleanup.policy": "delete", "retention.ms": "-1"},
         {},
     ):
-        plan_internal_topics([topics], {"in": TopicFacts("in", 1, "id", config)})
+        plan_internal_topics([topics], {"in": TopicDescription("in", 1, "id", config)})
 
 
 def test_a_change_from_one_to_the_other_is_told() -> None:

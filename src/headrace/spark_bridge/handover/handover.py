@@ -26,7 +26,7 @@ from headrace.spark_bridge.handover.notes import (
 )
 from headrace.spark_bridge.handover.rows import CALL_TIMEOUT_MS, RowWriter, expected_ms
 from headrace.spark_bridge.handover.target import HandoverTarget
-from headrace.spark_bridge.handover.units import HandoverUnit, RowFacts, UnitCounts, units_of
+from headrace.spark_bridge.handover.units import HandoverUnit, RowSummary, UnitCounts, units_of
 from headrace.spark_bridge.handover.worker import REPORT_DDL, UnitProbe, WriteUnit, no_unit_probe
 from headrace.spark_bridge.history.planning import refuse_other_topology
 from headrace.spark_bridge.plan.plan import BackfillPlan
@@ -118,12 +118,12 @@ ATTEMPTS_MAX = 3
 _SLOW = "pass handover='partitioned', or increase the brokers' transaction.max.timeout.ms"
 
 
-def driver_fits(facts: RowFacts, target: HandoverTarget) -> bool:
+def driver_fits(facts: RowSummary, target: HandoverTarget) -> bool:
     """Return whether the brokers allow a transaction as long as these rows may take."""
     return expected_ms(facts.rows, facts.size) <= target.transaction_timeout_ms()
 
 
-def hand_over_by_driver(results: Results, request: Request, facts: RowFacts) -> HandOverReport:
+def hand_over_by_driver(results: Results, request: Request, facts: RowSummary) -> HandOverReport:
     """Write everything in a single transaction; after an error, nothing is visible."""
     begun = time.monotonic()
     timeout_ms = request.target.transaction_timeout_ms()
@@ -141,7 +141,7 @@ def hand_over_by_driver(results: Results, request: Request, facts: RowFacts) -> 
     return HandOverReport("driver", counts, seconds=time.monotonic() - begun)
 
 
-def prepare_topics_for(request: Request, facts: RowFacts) -> None:
+def prepare_topics_for(request: Request, facts: RowSummary) -> None:
     """Check that sinks keep the rows, and suspend the retention of changelogs that would not."""
     if request.with_sinks:
         request.target.refuse_short_sinks(facts.oldest("sink"))
@@ -256,7 +256,7 @@ class _OneTransaction:
 # finds the written units, and writes the rest.
 
 
-def hand_over_partitioned(results: Results, request: Request, facts: RowFacts) -> HandOverReport:
+def hand_over_partitioned(results: Results, request: Request, facts: RowSummary) -> HandOverReport:
     """Write each unit in its own transaction, then commit the offsets.
 
     The results must include all units that are not written yet.
@@ -423,7 +423,7 @@ def finish(plan: BackfillPlan, request: Request) -> HandOverReport | None:
 def hand_over(results: Results, request: Request, handover: Handover = "auto") -> HandOverReport:
     """Hand over the results; "auto" chooses by size, or as an earlier attempt did."""
     with explained_results():
-        facts = RowFacts.of(results)
+        facts = RowSummary.of(results)
         heap = results.heap_bytes
     if handover == "auto":
         handover = chosen(results.plan, request.target, facts, reset=request.reset, heap=heap)
@@ -434,7 +434,7 @@ def hand_over(results: Results, request: Request, handover: Handover = "auto") -
 def chosen(
     plan: BackfillPlan,
     target: HandoverTarget,
-    facts: RowFacts,
+    facts: RowSummary,
     *,
     reset: bool,
     heap: int = HEAP_BYTES,

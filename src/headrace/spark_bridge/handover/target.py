@@ -29,7 +29,7 @@ from headrace.streams.kafka.protocols import (
     Log,
     OffsetClient,
     Offsets,
-    TopicFacts,
+    TopicDescription,
     TopicPartition,
 )
 from headrace.streams.plan.deployed import forget, forgotten
@@ -80,7 +80,7 @@ class HandoverTarget:
 
     # -- topics ------------------------------------------------------------------------------
 
-    def topics(self) -> dict[str, TopicFacts]:
+    def topics(self) -> dict[str, TopicDescription]:
         """Return the facts of existing topics that the application reads or restores from."""
         plans = self.application.plans.values()
         sinks = {sink for plan in plans for sink in plan.sinks}

@@ -64,7 +64,7 @@ class UnitCounts:
 
 
 @dataclass(frozen=True, slots=True)
-class RowFacts:
+class RowSummary:
     """Number, size and age of the rows to write.
 
     Args:
@@ -80,7 +80,7 @@ class RowFacts:
     largest: int = 0
 
     @classmethod
-    def of(cls, results: Results) -> RowFacts:
+    def of(cls, results: Results) -> RowSummary:
         """Compute the facts in Spark, which runs the stages that have not run."""
         from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 

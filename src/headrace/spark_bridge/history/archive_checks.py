@@ -68,7 +68,7 @@ class ArchiveStatistics:
 
 
 @dataclass(frozen=True, slots=True)
-class ArchiveFacts:
+class ArchiveSummary:
     """Statistics of the archive of a topic.
 
     Args:
@@ -101,7 +101,7 @@ def facts_of(
     *,
     has_partitions: bool,
     has_offsets: bool,
-) -> ArchiveFacts:
+) -> ArchiveSummary:
     """Combine the archive's statistics; raise if a record lacks a required column."""
     lacking = {
         "partition": sum(part.rows for part in parts if part.partition is None),
@@ -124,10 +124,10 @@ def facts_of(
             f"topic has {partitions} partitions ({topic}). Give the archive of this topic, or "
             "remove the columns partition and offset to partition records by their keys"
         )
-    return ArchiveFacts(topic, has_offsets, found)
+    return ArchiveSummary(topic, has_offsets, found)
 
 
-def refuse_implausible_times(facts: ArchiveFacts) -> None:
+def refuse_implausible_times(facts: ArchiveSummary) -> None:
     parts = [p for p in facts.parts.values() if p.earliest is not None and p.latest is not None]
     if not parts:
         return
@@ -164,7 +164,7 @@ def _date(ms: int) -> str:
         return "after the year 9999"
 
 
-def refuse_other_archive(plan: BackfillPlan, facts: ArchiveFacts) -> None:
+def refuse_other_archive(plan: BackfillPlan, facts: ArchiveSummary) -> None:
     """Raise if `facts`, of the archive before the plan's starts, differ from the plan."""
     if plan.archived_rows is None:
         return
@@ -209,7 +209,7 @@ def check_cutover(cutover: object, tps: Sequence[TopicPartition]) -> None:
 
 
 def cuts_of(
-    facts: ArchiveFacts,
+    facts: ArchiveSummary,
     partitions: int,
     admin: GroupAdminClient | InputEnds,
     read: ReadRange,
@@ -262,7 +262,7 @@ class _ArchiveTopic:
                 yield from batch
 
 
-def _own_ends(facts: ArchiveFacts, tps: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+def _own_ends(facts: ArchiveSummary, tps: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
     if not facts.has_offsets:
         raise HistoryGapError(
             f"the archive has no offsets, so the next record of the topic is unknown "
@@ -276,7 +276,9 @@ def _end(part: ArchiveStatistics | None) -> int:
     return 0 if part is None or part.last is None else part.last + 1
 
 
-def _at_time(facts: ArchiveFacts, topic: _ArchiveTopic, time_ms: int) -> dict[TopicPartition, int]:
+def _at_time(
+    facts: ArchiveSummary, topic: _ArchiveTopic, time_ms: int
+) -> dict[TopicPartition, int]:
     """Return the first offset of each partition whose record is not older than a time."""
     found = topic.admin.offsets_at(list(topic.starts), time_ms)
     # If Kafka still has records from before the time, it has all records from after it.

@@ -25,8 +25,8 @@ from headrace.spark_bridge.errors import BackfillError, CannotBackfillError
 from headrace.spark_bridge.executor_errors import executor_error, sealed
 from headrace.spark_bridge.history.archive_checks import (
     EVERYWHERE,
-    ArchiveFacts,
     ArchiveStatistics,
+    ArchiveSummary,
     Cutover,
     ReadRange,
     Source,
@@ -186,7 +186,7 @@ class _Partitioned:
 
 def statistics_of(
     archive: Archive, cuts: Mapping[TopicPartition, int] | None = None
-) -> ArchiveFacts:
+) -> ArchiveSummary:
     """Count an archive in a single pass, up to `cuts` if it has offsets."""
     from pyspark.sql import functions as F  # noqa: N812
 
@@ -372,7 +372,7 @@ class ArchiveSet:
     """
 
     archives: Sequence[Archive] = ()
-    facts: Sequence[ArchiveFacts] = ()
+    facts: Sequence[ArchiveSummary] = ()
     cuts: Mapping[TopicPartition, int] = field(default_factory=dict)
 
     @classmethod
@@ -496,7 +496,7 @@ class ArchiveSet:
         return frames, known
 
 
-def _facts(archive: Archive, ends: Mapping[TopicPartition, int] | None) -> ArchiveFacts:
+def _facts(archive: Archive, ends: Mapping[TopicPartition, int] | None) -> ArchiveSummary:
     try:
         return statistics_of(archive, ends)
     except CannotBackfillError:
@@ -517,7 +517,7 @@ def _reader(application: CompiledApplication) -> ReadRange:
     )
 
 
-def _refuse_left_out(facts: ArchiveFacts, until_ms: int) -> None:
+def _refuse_left_out(facts: ArchiveSummary, until_ms: int) -> None:
     for partition, part in facts.parts.items():
         if part.latest is not None and part.latest >= until_ms:
             tp = TopicPartition(facts.topic, partition)

@@ -18,7 +18,7 @@ from headrace.spark_bridge.plan.job import CompiledApplication
 from headrace.spark_bridge.plan.plan import BackfillPlan
 from headrace.streams.kafka.protocols import (
     GroupAdminClient,
-    TopicFacts,
+    TopicDescription,
     TopicPartition,
 )
 from headrace.streams.plan.deployment import Deployment
@@ -127,7 +127,7 @@ def _topics(
     return counts, _ids_without(sinks, existing)
 
 
-def _ids_without(sinks: AbstractSet[str], facts: Mapping[str, TopicFacts]) -> dict[str, str]:
+def _ids_without(sinks: AbstractSet[str], facts: Mapping[str, TopicDescription]) -> dict[str, str]:
     return {name: fact.topic_id for name, fact in facts.items() if name not in sinks}
 
 
@@ -259,7 +259,7 @@ def refuse_other_topology(application: CompiledApplication, plan: BackfillPlan) 
         )
 
 
-def refuse_other_topics(plan: BackfillPlan, facts: Mapping[str, TopicFacts]) -> None:
+def refuse_other_topics(plan: BackfillPlan, facts: Mapping[str, TopicDescription]) -> None:
     """Raise if a topic of a plan was deleted or created again; `facts` are of existing topics."""
     problems = []
     for name, topic_id in plan.topic_ids.items():

@@ -49,7 +49,7 @@ from headrace.streams.tasks.task import Task
 from headrace.topology.context.calls import Caller, NoCaller
 from headrace.topology.context.context import TableView
 from headrace.topology.context.punctuation import Schedule
-from headrace.topology.context.task_facts import TaskFacts, TimeKind
+from headrace.topology.context.task_context import TaskContext, TimeKind
 from headrace.topology.processors.store_faces import store_key
 
 RUN_RECORDS = 5000
@@ -339,10 +339,10 @@ def partition_counter(plan: BackfillPlan, config: StreamsConfig) -> Callable[[st
         if known is not None:
             return known
         from headrace.streams.kafka.admin import LiveAdmin
-        from headrace.streams.tasks.tasks import ClusterFacts
+        from headrace.streams.tasks.tasks import ClusterMetadata
 
         admin = LiveAdmin(config.admin_config(), timeout_s=config.task_timeout_ms / 1000)
-        return ClusterFacts(admin, {}, from_earliest=True).partitions_of(topic)
+        return ClusterMetadata(admin, {}, from_earliest=True).partitions_of(topic)
 
     return partitions_of
 
@@ -379,7 +379,7 @@ def load_global_tables(
 
 
 @dataclass(slots=True, eq=False)
-class HistoryFacts(TaskFacts):
+class HistoryTaskContext(TaskContext):
     """Context of a task that rejects wall-clock schedules."""
 
     def schedule(self, kind: TimeKind, schedule: Schedule) -> None:
@@ -390,19 +390,19 @@ class HistoryFacts(TaskFacts):
                 f"history does not have (task {self.task_id}). Schedule it by stream time, or "
                 "backfill a topology without the processor"
             )
-        TaskFacts.schedule(self, kind, schedule)
+        TaskContext.schedule(self, kind, schedule)
 
 
 def facts_of(
     config: StreamsConfig, task_id: TaskId, now_ms: int, calls: Caller | None = None
-) -> HistoryFacts:
+) -> HistoryTaskContext:
     """Create the context that the processors of a task share.
 
     Settings of clients, which may be secret, are not passed on; `now_ms` is the same in each
     attempt.
     """
     settings = {own.name: getattr(config, own.name.replace(".", "_")) for own in setting_table()}
-    return HistoryFacts(
+    return HistoryTaskContext(
         application_id=config.application_id,
         task_id=str(task_id),
         partition=task_id.partition,

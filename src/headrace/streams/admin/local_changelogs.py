@@ -43,7 +43,7 @@ from headrace.streams.kafka.protocols import (
     Offsets,
     Probe,
     Producer,
-    TopicFacts,
+    TopicDescription,
     TopicPartition,
     no_probe,
 )
@@ -259,7 +259,7 @@ class LocalChangelogs:
         plan: SubPlan,
         partition: int,
         counts: Mapping[str, int],
-        facts: Mapping[str, TopicFacts],
+        facts: Mapping[str, TopicDescription],
         committed: Offsets,
         held: Mapping[TaskId, TaskDirectory],
     ) -> TaskRows | None:
@@ -337,7 +337,7 @@ class LocalChangelogs:
             )
         set_offsets(self._cluster, self._group, marks, when="meanwhile")
 
-    def _create(self, plan: ChangelogPlan) -> Mapping[str, TopicFacts]:
+    def _create(self, plan: ChangelogPlan) -> Mapping[str, TopicDescription]:
         names = [topic for sub in self._plans for topic in sub.changelogs.values()]
         self._cluster.create(plan.create)
         timeout_s = self._config.task_timeout_ms / 1000
@@ -352,7 +352,7 @@ class LocalChangelogs:
         self,
         task: TaskRows,
         directory: TaskDirectory,
-        facts: Mapping[str, TopicFacts],
+        facts: Mapping[str, TopicDescription],
         producer: Producer,
     ) -> None:
         plan = next(plan for plan in self._plans if plan.id == task.id.sub_topology)

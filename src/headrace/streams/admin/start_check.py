@@ -29,7 +29,7 @@ from headrace.streams.kafka.protocols import (
     Consumer,
     Log,
     OffsetClient,
-    TopicFacts,
+    TopicDescription,
     TopicPartition,
 )
 from headrace.streams.plan.deployed import topology_group
@@ -55,7 +55,7 @@ from headrace.streams.tasks.lost_offsets import (
     way_around,
     way_out,
 )
-from headrace.streams.tasks.tasks import ClusterFacts, begins_earliest
+from headrace.streams.tasks.tasks import ClusterMetadata, begins_earliest
 
 # Detection of committed records in partitions.
 
@@ -218,7 +218,7 @@ class LostGroup:
         self._log = log
 
     def __call__(
-        self, admin: AdminClient, plan: TopicPlan, facts: Mapping[str, TopicFacts]
+        self, admin: AdminClient, plan: TopicPlan, facts: Mapping[str, TopicDescription]
     ) -> frozenset[TopicPartition]:
         """Return inputs without offsets that were logged; raise under exactly-once."""
         if not any(self._counted.values()):
@@ -261,7 +261,7 @@ class LostGroup:
     # -- proof that tasks have committed -------------------------------------------------------
 
     def _shown(
-        self, admin: AdminClient, lost: Lost, found: Found, facts: Mapping[str, TopicFacts]
+        self, admin: AdminClient, lost: Lost, found: Found, facts: Mapping[str, TopicDescription]
     ) -> _ProvenTasks:
         tasks = [task for task in lost if self._counted[task.plan.id]]
         shown = {t for t in tasks if has_run(t.committed(found)) and self._of(t).has_state}
@@ -291,7 +291,7 @@ class LostGroup:
         admin: AdminClient,
         lost: Lost,
         tps: set[TopicPartition],
-        facts: Mapping[str, TopicFacts],
+        facts: Mapping[str, TopicDescription],
     ) -> None:
         by_sub: dict[int, list[int]] = {}
         for task in lost:
@@ -321,10 +321,10 @@ class LostGroup:
         )
 
     def _effects(
-        self, admin: AdminClient, tps: set[TopicPartition], facts: Mapping[str, TopicFacts]
+        self, admin: AdminClient, tps: set[TopicPartition], facts: Mapping[str, TopicDescription]
     ) -> Mapping[str, str]:
         resets = {topic: r for plan in self._plans for topic, r in plan.offset_resets.items()}
-        asked = ClusterFacts(admin, dict(facts), begins_earliest(self._config), resets)
+        asked = ClusterMetadata(admin, dict(facts), begins_earliest(self._config), resets)
         some = sorted(tps)
         start = {p: CommittedOffset(first) for p, first in asked.first_offsets(some).items()}
         return effects_of(some, start, asked.changelogs(some))
@@ -336,7 +336,7 @@ def _tasks(plans: Sequence[SubPlan], counts: Mapping[str, int]) -> Iterator[_Tas
             yield _Task(plan, partition, tuple(plan.inputs(partition, counts)))
 
 
-def _is_there(tp: TopicPartition, facts: Mapping[str, TopicFacts]) -> bool:
+def _is_there(tp: TopicPartition, facts: Mapping[str, TopicDescription]) -> bool:
     return tp.topic in facts and tp.partition < facts[tp.topic].partitions
 
 
@@ -444,7 +444,7 @@ class StartCheck:
         self._log = log
 
     def begin(
-        self, admin: AdminClient, plan: TopicPlan, facts: Mapping[str, TopicFacts]
+        self, admin: AdminClient, plan: TopicPlan, facts: Mapping[str, TopicDescription]
     ) -> frozenset[TopicPartition]:
         """Run all checks; return the inputs without offsets that were logged."""
         if self._described is not None:
@@ -478,7 +478,7 @@ class StartCheck:
                 return
             raise ChangelogLostError(lost, code=code)
 
-    def require_same(self, admin: AdminClient, facts: Mapping[str, TopicFacts]) -> None:
+    def require_same(self, admin: AdminClient, facts: Mapping[str, TopicDescription]) -> None:
         """Raise if changelogs were re-created; tasks also check this when they start."""
         texts = self._texts_of_what_was_read(admin)
         lost: dict[str, str] = {}

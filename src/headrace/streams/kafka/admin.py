@@ -33,7 +33,7 @@ from headrace.streams.kafka.protocols import (
     GroupState,
     Member,
     NewTopic,
-    TopicFacts,
+    TopicDescription,
     TopicPartition,
     places_in,
 )
@@ -125,11 +125,11 @@ class LiveAdmin:
         # A client may wait for an outdated controller: leave time for another client.
         self._request_s = max(1.0, min(_REQUEST_TIMEOUT_S, timeout_s / 3))
 
-    def describe(self, names: Iterable[str]) -> dict[str, TopicFacts]:
+    def describe(self, names: Iterable[str]) -> dict[str, TopicDescription]:
         described = self._described(names)
         configs = self._describe_configs(described)
         return {
-            name: TopicFacts(
+            name: TopicDescription(
                 name, len(topic.partitions), str(topic.topic_id), configs.get(name, {})
             )
             for name, topic in described.items()

@@ -13,7 +13,12 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
-from headrace.streams.kafka.protocols import CommittedOffset, Offsets, TopicFacts, TopicPartition
+from headrace.streams.kafka.protocols import (
+    CommittedOffset,
+    Offsets,
+    TopicDescription,
+    TopicPartition,
+)
 from headrace.topology.errors import LAST_TIME_MS, RefusedTimestampError
 from headrace.topology.payload_time import span
 
@@ -131,7 +136,7 @@ class TimeLimits:
     behind_ms: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, topics: Mapping[str, TopicFacts]) -> TimeLimits:
+    def of(cls, topics: Mapping[str, TopicDescription]) -> TimeLimits:
         ahead = {name: facts.max_ahead_ms for name, facts in topics.items()}
         behind = {name: facts.max_behind_ms for name, facts in topics.items()}
         return cls(

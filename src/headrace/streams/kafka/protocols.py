@@ -328,7 +328,7 @@ _NO_LIMIT_MS = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
-class TopicFacts:
+class TopicDescription:
     """Description of a topic; `config` is empty without the ACL to read it."""
 
     name: str
@@ -406,7 +406,7 @@ class AdminClient(Protocol):
     after other errors, or after its time limit.
     """
 
-    def describe(self, names: Iterable[str]) -> dict[str, TopicFacts]:
+    def describe(self, names: Iterable[str]) -> dict[str, TopicDescription]:
         """Return the facts of the topics that exist."""
 
     def partition_counts(self, names: Iterable[str]) -> dict[str, int]:

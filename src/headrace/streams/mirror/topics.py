@@ -16,7 +16,7 @@ from headrace.streams.errors import (
     MisconfiguredTopicError,
     MissingTopicError,
 )
-from headrace.streams.kafka.protocols import NewTopic, TopicFacts, TopicPartition
+from headrace.streams.kafka.protocols import NewTopic, TopicDescription, TopicPartition
 from headrace.streams.mirror.cluster import MirrorCluster, fitting
 from headrace.streams.mirror.names import (
     MirroredTopicReplacedError,
@@ -127,7 +127,7 @@ class MirrorTopics:
 
     def _found(
         self, table: Table
-    ) -> tuple[dict[str, TopicFacts], dict[str, str], dict[str, TopicFacts]]:
+    ) -> tuple[dict[str, TopicDescription], dict[str, str], dict[str, TopicDescription]]:
         """Return the source topics, their target names, and the existing target topics."""
         facts = self._selected()
         if not facts.keys() <= self._seen:
@@ -177,7 +177,7 @@ class MirrorTopics:
             "direction a --rename such as '{cluster}.{topic}'."
         )
 
-    def _selected(self) -> dict[str, TopicFacts]:
+    def _selected(self) -> dict[str, TopicDescription]:
         source = self._source
         wanted = list(self._selection.names)
         if self._selection.patterns:
@@ -226,7 +226,7 @@ class MirrorTopics:
             "Correct --topics, or omit --once to wait for a topic."
         )
 
-    def _check_known(self, known: Mirrored | None, fact: TopicFacts, target: str) -> None:
+    def _check_known(self, known: Mirrored | None, fact: TopicDescription, target: str) -> None:
         if known is None:
             return
         if known.cluster != self._source.id:
@@ -242,7 +242,9 @@ class MirrorTopics:
             )
         self._require_same(known.source_id, fact, self._source)
 
-    def _check_target(self, known: Mirrored | None, fact: TopicFacts, there: TopicFacts) -> None:
+    def _check_target(
+        self, known: Mirrored | None, fact: TopicDescription, there: TopicDescription
+    ) -> None:
         if known is not None:
             self._require_same(known.target_id, there, self._target)
         if known is None and there.name not in self._created:
@@ -251,13 +253,13 @@ class MirrorTopics:
             self._target.cluster.grow(there.name, fact.partitions)
             self._log.info("partitions_added", topic=there.name, partitions=fact.partitions)
 
-    def _require_same(self, before: str, topic: TopicFacts, side: Side) -> None:
+    def _require_same(self, before: str, topic: TopicDescription, side: Side) -> None:
         if not same_topic(before, topic.topic_id):
             raise MirroredTopicReplacedError(
                 topic.name, side.name, before=before, now=topic.topic_id, mirror=self._name
             )
 
-    def _require_compatible(self, fact: TopicFacts, there: TopicFacts) -> None:
+    def _require_compatible(self, fact: TopicDescription, there: TopicDescription) -> None:
         """Raise unless an existing target topic is compatible and has no records."""
         where = f"topic {there.name} of {self._target.name}"
         if there.partitions < fact.partitions:
@@ -291,7 +293,7 @@ class MirrorTopics:
                 topics=[target],
             )
 
-    def _create(self, fact: TopicFacts, target: str) -> None:
+    def _create(self, fact: TopicDescription, target: str) -> None:
         cluster = self._target.cluster
         config = self._source.cluster.own_configs(fact.name) | _KEEPS_TIMES
         count = self._replication_factor
@@ -307,7 +309,7 @@ class MirrorTopics:
         if refused:
             self._log.warning("topic_configs_rejected", topic=target, reasons=refused)
 
-    def _pair(self, fact: TopicFacts, there: TopicFacts) -> Pair:
+    def _pair(self, fact: TopicDescription, there: TopicDescription) -> Pair:
         via = tuple(sorted(self._via.get(fact.name, ())))
         mirrored = Mirrored(self._source.id, fact.topic_id, there.name, there.topic_id, via)
         return Pair(fact.name, fact.partitions, there.max_message_bytes or MESSAGE_MAX, mirrored)

@@ -22,7 +22,14 @@ from headrace.streams.config.config import StreamsConfig
 from headrace.streams.config.endpoints import version_of
 from headrace.streams.errors import FatalClientError, StopRequestedError, VersionConflictError
 from headrace.streams.kafka.acls import GroupDeniedError
-from headrace.streams.kafka.protocols import AdminClient, Clock, GroupState, Log, Member, TopicFacts
+from headrace.streams.kafka.protocols import (
+    AdminClient,
+    Clock,
+    GroupState,
+    Log,
+    Member,
+    TopicDescription,
+)
 from headrace.streams.plan.deployed import DeployedTopology
 from headrace.streams.plan.deployment import Deployment
 from headrace.streams.plan.ownership import (
@@ -88,7 +95,9 @@ class LiveVersions:
     def version(self) -> str:
         return self._own.version
 
-    def settle(self, admin: AdminClient, plan: TopicPlan, facts: Mapping[str, TopicFacts]) -> None:
+    def settle(
+        self, admin: AdminClient, plan: TopicPlan, facts: Mapping[str, TopicDescription]
+    ) -> None:
         """Choose the subscribed topics; wait until no member conflicts, or raise if it remains."""
         self._admin = admin
         partitions = {name: conflicts.partitions for name, conflicts in facts.items()}

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from headrace.state.spec import StoreSpec
 from headrace.streams.config.settings import LEGAL_NAME, NAME_LENGTH_MAX
 from headrace.streams.errors import ConfigError, MisconfiguredTopicError, MissingTopicError
-from headrace.streams.kafka.protocols import NewTopic, TopicFacts, policies_of
+from headrace.streams.kafka.protocols import NewTopic, TopicDescription, policies_of
 
 REPARTITION_CONFIG = {
     "cleanup.policy": "delete",
@@ -131,7 +131,7 @@ def topic_names(sub_topologies: Iterable[SubTopologyTopics]) -> tuple[str, ...]:
 
 def plan_internal_topics(
     sub_topologies: Sequence[SubTopologyTopics],
-    existing: Mapping[str, TopicFacts],
+    existing: Mapping[str, TopicDescription],
     *,
     replication_factor: int = -1,
     topic_configs: Mapping[str, str] | None = None,
@@ -143,7 +143,7 @@ def plan_internal_topics(
     own configs override `topic_configs`.
 
     >>> word_count = SubTopologyTopics(0, ("lines",), changelogs=(ChangelogTopic("counts"),))
-    >>> lines = TopicFacts("lines", 6, "id-1")
+    >>> lines = TopicDescription("lines", 6, "id-1")
     >>> plan = plan_internal_topics([word_count], {"lines": lines})
     >>> [(topic.name, topic.partitions) for topic in plan.create]
     [('counts', 6)]
@@ -165,7 +165,7 @@ def plan_internal_topics(
     return plan
 
 
-def check_internal_topics(plan: TopicPlan, existing: Mapping[str, TopicFacts]) -> None:
+def check_internal_topics(plan: TopicPlan, existing: Mapping[str, TopicDescription]) -> None:
     """Raise MisconfiguredTopicError with each difference from the plan and its fix."""
     problems = [
         problem
@@ -179,7 +179,7 @@ def check_internal_topics(plan: TopicPlan, existing: Mapping[str, TopicFacts]) -
 
 def _require_external(
     sub_topologies: Sequence[SubTopologyTopics],
-    existing: Mapping[str, TopicFacts],
+    existing: Mapping[str, TopicDescription],
     names: Iterable[str],
 ) -> None:
     sources = dict.fromkeys(name for sub in sub_topologies for name in sub.sources)
@@ -213,7 +213,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def _require_rows_to_stay(
-    sub_topologies: Iterable[SubTopologyTopics], existing: Mapping[str, TopicFacts]
+    sub_topologies: Iterable[SubTopologyTopics], existing: Mapping[str, TopicDescription]
 ) -> None:
     """Refuse a source topic as a changelog if it deletes the last record of a key."""
     for name in dict.fromkeys(name for sub in sub_topologies for name in sub.reused):
@@ -232,7 +232,7 @@ class _Counts:
     """Partition counts of all source topics, and the reason for each internal topic's count."""
 
     def __init__(
-        self, sub_topologies: Sequence[SubTopologyTopics], existing: Mapping[str, TopicFacts]
+        self, sub_topologies: Sequence[SubTopologyTopics], existing: Mapping[str, TopicDescription]
     ) -> None:
         self.of: dict[str, int] = {}
         self.because: dict[str, str] = {}
@@ -347,7 +347,7 @@ def _check_names(topics: Iterable[NewTopic]) -> None:
         raise ConfigError(*problems)
 
 
-def _differences(topic: NewTopic, found: TopicFacts) -> Iterator[str]:
+def _differences(topic: NewTopic, found: TopicDescription) -> Iterator[str]:
     if found.partitions != topic.partitions:
         advice = _other_changelog if topic.changelog else _other_repartition
         yield advice(topic, found)
@@ -377,7 +377,7 @@ def _differences(topic: NewTopic, found: TopicFacts) -> Iterator[str]:
         )
 
 
-def _other_repartition(topic: NewTopic, found: TopicFacts) -> str:
+def _other_repartition(topic: NewTopic, found: TopicDescription) -> str:
     keep = (
         f"ask for partitions={found.partitions}"
         if topic.because == _ASKED_FOR
@@ -392,7 +392,7 @@ def _other_repartition(topic: NewTopic, found: TopicFacts) -> str:
     )
 
 
-def _other_changelog(topic: NewTopic, found: TopicFacts) -> str:
+def _other_changelog(topic: NewTopic, found: TopicDescription) -> str:
     source = topic.because.removeprefix("as many as ")
     grown = "grew" if found.partitions < topic.partitions else "was another topic"
     return (

@@ -22,7 +22,7 @@ from headrace.streams.errors import (
 from headrace.streams.kafka.acls import AccessError
 from headrace.streams.kafka.protocols import (
     AdminClient,
-    TopicFacts,
+    TopicDescription,
     TopicPartition,
 )
 from headrace.streams.plan.identity import require_same, same_topic
@@ -66,10 +66,12 @@ _SECOND_LOOK_S = 1.0
 _log = get_logger()
 
 
-BeforeCreate = Callable[[TopicPlan, Mapping[str, TopicFacts]], None]
+BeforeCreate = Callable[[TopicPlan, Mapping[str, TopicDescription]], None]
 
 
-def partitions_of(names: Iterable[str], facts: Mapping[str, TopicFacts]) -> list[TopicPartition]:
+def partitions_of(
+    names: Iterable[str], facts: Mapping[str, TopicDescription]
+) -> list[TopicPartition]:
     """Return all partitions of the topics that exist."""
     return [
         TopicPartition(name, partition)
@@ -87,7 +89,7 @@ def prepare_topics(
     topic_configs: Mapping[str, str],
     timeout_s: float,
     before_create: BeforeCreate = lambda _, __: None,
-) -> dict[str, TopicFacts]:
+) -> dict[str, TopicDescription]:
     """Check the external topics and create the internal topics, before the first record is read.
 
     `before_create` is called with the plan, even if it creates nothing, and with the facts of the
@@ -109,7 +111,7 @@ def prepare_topics(
 
 def ensure_topics(
     admin: AdminClient, plan: TopicPlan, *, timeout_s: float
-) -> dict[str, TopicFacts]:
+) -> dict[str, TopicDescription]:
     """Create missing topics, wait until they appear, check all, and return the facts of all."""
     if plan.create:
         admin.create(plan.create)
@@ -122,7 +124,7 @@ def ensure_topics(
 
 def await_topics(
     admin: AdminClient, names: Collection[str], *, timeout_s: float
-) -> dict[str, TopicFacts]:
+) -> dict[str, TopicDescription]:
     """Describe topics, waiting for created topics: a broker learns of them a short time later."""
     give_up_at = time.monotonic() + timeout_s
     while absent := sorted({*names} - (facts := admin.describe(names)).keys()):
@@ -138,8 +140,8 @@ def await_topics(
 def recheck_topics(
     admin: AdminClient,
     sub_topologies: Sequence[SubTopologyTopics],
-    before: Mapping[str, TopicFacts],
-) -> dict[str, TopicFacts]:
+    before: Mapping[str, TopicDescription],
+) -> dict[str, TopicDescription]:
     """Check the topics of a running application; nothing is created.
 
     The admin client's time-out should be short, because processing waits. The partition count of a
@@ -179,8 +181,8 @@ def recheck_topics(
 
 
 def recheck_global_topics(
-    admin: AdminClient, names: Sequence[str], before: Mapping[str, TopicFacts]
-) -> dict[str, TopicFacts]:
+    admin: AdminClient, names: Sequence[str], before: Mapping[str, TopicDescription]
+) -> dict[str, TopicDescription]:
     """Check the topics of global tables; their partition counts may have grown."""
     facts = admin.describe(names) if names else {}
     if len(facts) < len(names):
@@ -205,7 +207,7 @@ def describe_twice(
     expected: AbstractSet[str],
     *,
     written: AbstractSet[str] = frozenset(),
-) -> dict[str, TopicFacts]:
+) -> dict[str, TopicDescription]:
     """Describe topics, with a retry for expected topics: a broker may learn of a topic later."""
     asked = tuple(dict.fromkeys(names))
     facts = describe_as(admin, asked, written=written)
@@ -217,7 +219,7 @@ def describe_twice(
 
 def describe_as(
     admin: AdminClient, names: Iterable[str], *, written: AbstractSet[str] = frozenset()
-) -> dict[str, TopicFacts]:
+) -> dict[str, TopicDescription]:
     """Describe topics; name the ACL if it is denied: Write for topics in `written`, else Read."""
     try:
         return admin.describe(names)

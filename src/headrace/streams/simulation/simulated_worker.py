@@ -50,8 +50,8 @@ from headrace.streams.simulation.world.process import SimulatedProcess
 from headrace.streams.simulation.world.producer_client import SimulatedProducer
 from headrace.streams.simulation.world.tables import Tables
 from headrace.streams.tasks.async_io import OneByOne
+from headrace.streams.tasks.background_request import BackgroundRequest
 from headrace.streams.tasks.gate_watch import GateWatch
-from headrace.streams.tasks.inquiry import Inquiry
 from headrace.streams.tasks.lost_offsets import StateWithoutOffsetsError
 from headrace.streams.tasks.tasks import OpenHome, TaskHome
 from headrace.streams.worker.connections import Connections
@@ -370,11 +370,11 @@ class SimulatedWorker:
             log=log,
             stopping=lambda: self.retired or plans is not self._plans,
         )
-        keeping = Inquiry[bool](connections.background("headrace-topology"))
+        keeping = BackgroundRequest[bool](connections.background("headrace-topology"))
         gate = GateWatch(
             versions.may_begin,
             watch=versions.refuse_older,
-            passed=lambda: None if keeping.is_open else keeping.ask(deployed.keep),
+            passed=lambda: None if keeping.is_pending else keeping.submit(deployed.keep),
             make_background=lambda: connections.background("headrace-gate"),
             clock=clock,
             patience_s=config.task_timeout_ms / 1000,

@@ -26,7 +26,7 @@ from headrace.streams.kafka.clocks import Background
 from headrace.streams.kafka.protocols import Clock, Consumer, Log, TopicPartition
 from headrace.streams.plan.flow import RepartitionFlow
 from headrace.streams.plan.plan import TaskId
-from headrace.streams.tasks.inquiry import Inquiry
+from headrace.streams.tasks.background_request import BackgroundRequest
 from headrace.streams.tasks.task import Task
 from headrace.streams.tasks.tasks import Tasks
 
@@ -100,7 +100,7 @@ class RepartitionBackpressure:
         self._committed = committed
         self._clock = clock
         self._log = log
-        self._inquiry = Inquiry[Answer](background)
+        self._request = BackgroundRequest[Answer](background)
         self._full: dict[str, bool] = {}
         self._look_s: dict[str, float] = {}
         self._ends: dict[TopicPartition, int] = {}
@@ -215,7 +215,7 @@ class RepartitionBackpressure:
         """Return whether writers have read as much as they may before the next answer."""
         if self._read - self._read_and_seen < self._unseen_max:
             return False
-        return not self._inquiry.is_open or now_s - self._asked_s < PATIENCE_S
+        return not self._request.is_pending or now_s - self._asked_s < PATIENCE_S
 
     def _lag_here(self, tp: TopicPartition, reader: Task) -> tuple[int, int]:
         # The position is past control records and aborted records, which are never delivered.
@@ -239,12 +239,12 @@ class RepartitionBackpressure:
     # -- requests to the cluster ---------------------------------------------------------------
 
     def _ask(self, now_s: float) -> None:
-        if not self._inquiry.is_open and self._is_worth_asking(now_s):
+        if not self._request.is_pending and self._is_worth_asking(now_s):
             self._read_when_asked, self._asked_s = self._read, now_s
             tps = [tp for looked_at in self._looked_at.values() for tp in looked_at]
             unknown = [tp for tps in self._unknown.values() for tp in tps]
-            self._inquiry.ask(partial(self._request_offsets, tps, unknown))
-        if self._inquiry.is_open and (offsets := self._inquiry.take()) is not None:
+            self._request.submit(partial(self._request_offsets, tps, unknown))
+        if self._request.is_pending and (offsets := self._request.poll()) is not None:
             self._read_and_seen = self._read_when_asked
             self._ask_s = now_s + ASK_S
             for tp, (end, begun) in offsets.items():

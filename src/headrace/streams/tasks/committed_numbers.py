@@ -32,7 +32,7 @@ from headrace.streams.plan.progress import (
 from headrace.topology.context.context import Operator
 from headrace.topology.context.environment import Headers, Send
 from headrace.topology.context.number import Number
-from headrace.topology.context.task_facts import TaskFacts
+from headrace.topology.context.task_context import TaskContext
 from headrace.topology.errors import TopologyError
 
 # The committed rows of a store, decoded.
@@ -117,7 +117,7 @@ class TimesWritten:
         written: the repartition topics whose readers use the event time of this task.
     """
 
-    def __init__(self, written: Mapping[str, Writers], facts: TaskFacts) -> None:
+    def __init__(self, written: Mapping[str, Writers], facts: TaskContext) -> None:
         self._written = written
         self._facts = facts
         self._held: Sequence[tuple[Number, Sequence[Operator]]] = ()

@@ -33,7 +33,7 @@ from headrace.streams.errors import LetterTooLargeError, RecordTooLargeError, St
 from headrace.streams.kafka.protocols import Log
 from headrace.topology.compile.compiler import Program
 from headrace.topology.context.environment import Answered, Headers, Part, Send
-from headrace.topology.context.task_facts import TaskFacts
+from headrace.topology.context.task_context import TaskContext
 from headrace.topology.errors import (
     BadRecordError,
     BufferFullError,
@@ -228,7 +228,7 @@ class RecordErrors:
     dropped: Callable[[str, str], None]
     refuse: Callable[[BaseException, str, Any], NoReturn]
     current: Callable[[], Any]
-    facts: TaskFacts
+    facts: TaskContext
     record_limit: Callable[[str], int | None] = lambda _: None
     log: Log | None = None
     _seen: dict[tuple[str, str, str], int] = field(default_factory=dict)

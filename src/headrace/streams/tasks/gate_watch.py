@@ -18,7 +18,7 @@ from headrace.streams.errors import FatalClientError
 from headrace.streams.kafka.clocks import Background
 from headrace.streams.kafka.protocols import Clock, Log
 from headrace.streams.plan.plan import TaskId
-from headrace.streams.tasks.inquiry import Inquiry
+from headrace.streams.tasks.background_request import BackgroundRequest
 
 ASK_SOON_S = 0.2
 """Seconds before the next check if tasks may not start yet."""
@@ -55,8 +55,8 @@ class GateWatch:
     """Non-blocking wait of new tasks at a start gate.
 
     Args:
-        look: checks the cluster; returns True if tasks may start, False to check again soon; raises
-            if tasks must not start.
+        check: checks the cluster; returns True if tasks may start, False to check again soon;
+            raises if tasks must not start.
         passed: called when tasks may start.
         watch: checks the cluster after other changes of the assignment, without pausing tasks;
             raises if tasks must stop.
@@ -66,7 +66,7 @@ class GateWatch:
 
     def __init__(
         self,
-        look: Callable[[], bool],
+        check: Callable[[], bool],
         *,
         passed: Callable[[], None] = lambda: None,
         watch: Callable[[], None] = lambda: None,
@@ -76,17 +76,17 @@ class GateWatch:
         log: Log,
         waiting: Callable[[], bool] = lambda: False,
     ) -> None:
-        self._look = look
+        self._check = check
         self._passed = passed
         self._watch = watch
-        self._watched: Inquiry[bool] | None = None
+        self._watched: BackgroundRequest[bool] | None = None
         self._make_background = make_background
         self._clock = clock
         self._patience_s = patience_s
         self._log = log
         self._waiting = waiting
         self._has_tasks = False
-        self._inquiry: Inquiry[bool] | None = None
+        self._request: BackgroundRequest[bool] | None = None
         self._again_at_s: float | None = None
         """Time of the next check, if tasks may not start yet."""
         self._now_s = 0.0
@@ -96,49 +96,49 @@ class GateWatch:
     def on_assignment(self, tasks: Sequence[TaskId]) -> None:
         had, self._has_tasks = self._has_tasks, bool(tasks)
         if not self._has_tasks:
-            self._inquiry = self._again_at_s = self._watched = None
+            self._request = self._again_at_s = self._watched = None
         elif not had:
-            self._begin_to_ask()
-        elif self._inquiry is None and self._again_at_s is None:
-            self._watched = Inquiry[bool](self._make_background())
-            self._watched.ask(self._watch_once)
+            self._start_checks()
+        elif self._request is None and self._again_at_s is None:
+            self._watched = BackgroundRequest[bool](self._make_background())
+            self._watched.submit(self._watch_once)
 
     def on_new_membership(self) -> None:
         self._has_tasks = False
 
-    def _begin_to_ask(self) -> None:
+    def _start_checks(self) -> None:
         self._again_at_s = None
         self._now_s, self._waited_s = self._clock.monotonic_s(), 0.0
         self._late_s = ASK_AGAIN_S
-        self._ask()
+        self._submit_check()
 
-    def _ask(self) -> None:
+    def _submit_check(self) -> None:
         # The result of an earlier check could predate the assignment.
-        self._inquiry = Inquiry[bool](self._make_background())
-        self._inquiry.ask(self._look)
+        self._request = BackgroundRequest[bool](self._make_background())
+        self._request.submit(self._check)
 
     def _watch_once(self) -> bool:
         self._watch()
         return True
 
     def is_passed(self) -> bool:
-        if self._inquiry is None:
-            if self._watched is not None and self._watched.take():
+        if self._request is None:
+            if self._watched is not None and self._watched.poll():
                 self._watched = None
             if self._again_at_s is None:
                 return True
             if self._clock.monotonic_s() >= self._again_at_s:
-                self._begin_to_ask()
+                self._start_checks()
             return False
-        answer = self._inquiry.take()
-        if answer:
-            self._inquiry = None
+        may_start = self._request.poll()
+        if may_start:
+            self._request = None
             self._passed()
             return True
-        if answer is None:
+        if may_start is None:
             self._wait()
         else:
-            self._inquiry, self._again_at_s = None, self._clock.monotonic_s() + ASK_SOON_S
+            self._request, self._again_at_s = None, self._clock.monotonic_s() + ASK_SOON_S
         return False
 
     def _wait(self) -> None:
@@ -153,4 +153,4 @@ class GateWatch:
         if self._waited_s >= self._late_s:
             self._late_s *= 2
             self._log.warning("start_waits_for_backfill", waited_s=round(self._waited_s))
-            self._ask()
+            self._submit_check()

@@ -32,7 +32,7 @@ from headrace.streams.kafka.protocols import (
     Log,
     Probe,
     ReceivedMessage,
-    TopicFacts,
+    TopicDescription,
     TopicPartition,
 )
 from headrace.streams.plan.global_plan import GlobalPlan
@@ -49,11 +49,11 @@ from headrace.streams.tasks.global_state import (
 from headrace.streams.tasks.restore import (
     BULK_RECORDS,
     KEEP_RECORDS,
-    ChangelogFacts,
+    ChangelogDescription,
     RestoreListener,
     plan_restore,
 )
-from headrace.streams.tasks.tasks import ClusterFacts, TaskHome
+from headrace.streams.tasks.tasks import ClusterMetadata, TaskHome
 from headrace.topology.compile.codegen import NullKeyPolicy
 from headrace.topology.context.context import TableView
 from headrace.topology.errors import NullKeyError, RegistryError, SerdeError
@@ -219,8 +219,8 @@ class GlobalTables:
         *,
         make_consumer: Callable[[], Consumer],
         open_home: OpenGlobalHome,
-        facts: ClusterFacts,
-        topics: Mapping[str, TopicFacts],
+        facts: ClusterMetadata,
+        topics: Mapping[str, TopicDescription],
         errors: RowErrors,
         listener: RestoreListener,
         probe: Probe,
@@ -315,7 +315,7 @@ class GlobalTables:
         self,
         state: GlobalState,
         table: _Table,
-        facts: Mapping[TopicPartition, ChangelogFacts],
+        facts: Mapping[TopicPartition, ChangelogDescription],
         now_ms: int,
     ) -> bool:
         """Set a table's start position; return whether it starts empty, without usable rows."""
@@ -556,7 +556,7 @@ class GlobalTables:
 
 def _outdated(
     followed: Followed,
-    facts: Mapping[TopicPartition, ChangelogFacts],
+    facts: Mapping[TopicPartition, ChangelogDescription],
     tps: Sequence[TopicPartition],
     now_ms: int,
 ) -> str | None:

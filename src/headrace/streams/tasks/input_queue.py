@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from operator import length_hint
 
 from headrace.streams.kafka.protocols import ReceivedMessage, TopicPartition
-from headrace.topology.context.task_facts import TaskFacts
+from headrace.topology.context.task_context import TaskContext
 
 
 @dataclass(slots=True)
@@ -152,7 +152,7 @@ class RecordRun:
     __slots__ = ("_facts", "_gathers", "batch", "count")
 
     def __init__(
-        self, batch: Sequence[ReceivedMessage], facts: TaskFacts, *, gathers: bool
+        self, batch: Sequence[ReceivedMessage], facts: TaskContext, *, gathers: bool
     ) -> None:
         self.batch = batch
         self._facts = facts

@@ -24,7 +24,7 @@ from headrace.streams.kafka.protocols import CommittedOffset, Log, Offsets, Topi
 from headrace.streams.plan.deployment import Deployment
 from headrace.streams.plan.plan import SubPlan
 from headrace.streams.plan.progress import INPUTS, OffsetMetadata, inputs_number
-from headrace.streams.tasks.restore import ChangelogFacts
+from headrace.streams.tasks.restore import ChangelogDescription
 
 Committed = Mapping[TopicPartition, CommittedOffset | None]
 
@@ -271,7 +271,7 @@ def way_around(named: str) -> str:
 def effects_of(
     lost: Iterable[TopicPartition],
     start: Offsets,
-    facts: Mapping[TopicPartition, ChangelogFacts],
+    facts: Mapping[TopicPartition, ChangelogDescription],
 ) -> dict[str, str]:
     """Return the effect of each missing offset, given the offsets to read from now."""
     return {str(tp): _effect(start[tp].offset, facts[tp].end) for tp in lost}

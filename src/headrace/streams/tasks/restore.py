@@ -42,7 +42,7 @@ from headrace.streams.tasks.task_failures import corruption_of
 
 
 @dataclass(frozen=True, slots=True)
-class ChangelogFacts:
+class ChangelogDescription:
     """Identity, offsets and settings of a changelog partition, as read from the cluster.
 
     Args:
@@ -56,7 +56,7 @@ class ChangelogFacts:
     end: int
     delete_retention_ms: int
 
-    def up_to(self, offset: int) -> ChangelogFacts:
+    def up_to(self, offset: int) -> ChangelogDescription:
         """Return the facts for a source topic, limited to its committed offset."""
         return replace(self, end=max(self.start, min(self.end, offset)))
 
@@ -70,14 +70,16 @@ class RestorePlan:
     drop: str | None = None
 
 
-def plan_restore(position: Position | None, facts: ChangelogFacts, now_ms: int) -> RestorePlan:
+def plan_restore(
+    position: Position | None, facts: ChangelogDescription, now_ms: int
+) -> RestorePlan:
     """Return the offsets to restore of a store, and whether its local rows are dropped.
 
     Local rows are dropped only with proof: they belong to a different topic, are beyond the end of
     this topic, or are so old that tombstones after them may have been compacted away. A position in
     the future shows that a clock was set back, so its age is unknown.
 
-    >>> facts = ChangelogFacts("id", start=0, end=10, delete_retention_ms=1000)
+    >>> facts = ChangelogDescription("id", start=0, end=10, delete_retention_ms=1000)
     >>> plan_restore(Position("id", 8, 1, 500), facts, 600)
     RestorePlan(begin=8, end=10, drop=None)
     >>> plan_restore(Position("other", 8, 1, 500), facts, 600).begin
@@ -103,7 +105,7 @@ def plan_restore(position: Position | None, facts: ChangelogFacts, now_ms: int) 
     return RestorePlan(max(position.offset, facts.start), facts.end)
 
 
-def _is_behind(position: Position, facts: ChangelogFacts) -> bool:
+def _is_behind(position: Position, facts: ChangelogDescription) -> bool:
     # The commit's own marker is one offset, and never a deletion.
     return facts.end - position.offset > 1
 
@@ -163,7 +165,7 @@ class _StoreRestore:
     store: str
     place: TopicPartition
     plan: RestorePlan
-    facts: ChangelogFacts
+    facts: ChangelogDescription
     since_ms: int
     """Time from which local rows may lack deletions."""
     since_id: int
@@ -191,7 +193,7 @@ class _TaskRestore:
     task: Task
     commit_id: int
     bulk: bool
-    facts: Mapping[TopicPartition, ChangelogFacts]
+    facts: Mapping[TopicPartition, ChangelogDescription]
     open: dict[TopicPartition, _StoreRestore]
     done: dict[str, _StoreRestore] = field(default_factory=dict)
     unkept: int = 0
@@ -240,7 +242,7 @@ class Restorer:
             for part in restore.open.values()
         }
 
-    def begin(self, task: Task, facts: Mapping[TopicPartition, ChangelogFacts]) -> bool:
+    def begin(self, task: Task, facts: Mapping[TopicPartition, ChangelogDescription]) -> bool:
         """Start a restore, or return False; `facts` must be requested after the start offsets."""
         if task.id in self._broken:
             raise TaskCorruptedError([str(task.id)], self._broken.pop(task.id))
@@ -269,7 +271,7 @@ class Restorer:
         return True
 
     def _plan(
-        self, task: Task, store: str, tp: TopicPartition, facts: ChangelogFacts
+        self, task: Task, store: str, tp: TopicPartition, facts: ChangelogDescription
     ) -> _StoreRestore | None:
         """Plan the restore of a store, and drop its rows if they are not usable."""
         now_ms = self._clock.now_ms()
@@ -318,7 +320,7 @@ class Restorer:
             task.state.write({}, positions)
 
     def _require_other_commit(
-        self, task: Task, store: str, position: Position | None, facts: ChangelogFacts
+        self, task: Task, store: str, position: Position | None, facts: ChangelogDescription
     ) -> None:
         """Raise `ChangelogLostError` instead of dropping rows of the commit of the offsets.
 

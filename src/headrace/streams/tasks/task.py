@@ -45,7 +45,7 @@ from headrace.topology.compile.compiler import BoundProgram
 from headrace.topology.context.context import Operator, TableView
 from headrace.topology.context.environment import Send, TaskEnvironment
 from headrace.topology.context.punctuation import NEVER_MS
-from headrace.topology.context.task_facts import TaskFacts
+from headrace.topology.context.task_context import TaskContext
 from headrace.topology.errors import LAST_TIME_MS, RefusedTimestampError
 from headrace.topology.operators.combining import caches_bytes, partials_among, partials_bytes
 from headrace.topology.serdes import Serde
@@ -105,7 +105,7 @@ class Task:
     send: Send
     dropped: Callable[[str, str], None]
     handlers: Handlers = field(default_factory=Handlers)
-    facts: TaskFacts = field(default_factory=TaskFacts)
+    facts: TaskContext = field(default_factory=TaskContext)
     """State that its processors share."""
     global_views: Mapping[str, TableView] = field(default_factory=dict)
     now_ms: Callable[[], int] = lambda: 0

@@ -27,7 +27,7 @@ from headrace.streams.kafka.protocols import (
     Consumer,
     Log,
     Offsets,
-    TopicFacts,
+    TopicDescription,
     TopicPartition,
 )
 from headrace.streams.metrics.snapshots import SkewSnapshot, format_duration, moment, skew_of
@@ -38,16 +38,16 @@ from headrace.streams.plan.plan import SubPlan, TaskId
 from headrace.streams.plan.progress import COMMIT_ID, OffsetMetadata
 from headrace.streams.plan.topic_plan import did_you_mean
 from headrace.streams.plan.topics import describe_twice, known_topics_alone
+from headrace.streams.tasks.background_request import BackgroundRequest
 from headrace.streams.tasks.failures import is_power_of_two
-from headrace.streams.tasks.inquiry import Inquiry
 from headrace.streams.tasks.lost_offsets import Counted, LostOffsets, effects_of
-from headrace.streams.tasks.restore import ChangelogFacts, Restorer
+from headrace.streams.tasks.restore import ChangelogDescription, Restorer
 from headrace.streams.tasks.sink_connections import SinkConnections, StartPosition, begun_at
 from headrace.streams.tasks.task import Task
 from headrace.streams.tasks.task_failures import corruption_of
 from headrace.topology.context.context import TableView
 from headrace.topology.context.environment import Send
-from headrace.topology.context.task_facts import TaskFacts
+from headrace.topology.context.task_context import TaskContext
 from headrace.topology.errors import LAST_TIME_MS
 from headrace.topology.external_sink import SinkUnavailableError
 from headrace.topology.graph.graph import OffsetReset
@@ -122,22 +122,24 @@ DELETE_RETENTION_MS = 24 * 60 * 60 * 1000
 
 
 @dataclass(frozen=True, slots=True)
-class ClusterFacts:
+class ClusterMetadata:
     """Facts of a cluster that tasks need before they start, from an admin client."""
 
     admin: AdminClient
-    topics: MutableMapping[str, TopicFacts]
+    topics: MutableMapping[str, TopicDescription]
     from_earliest: bool
     resets: Mapping[str, OffsetReset] = field(default_factory=dict)
     """Reset policy of topics that differ from the default."""
 
-    def changelogs(self, tps: Sequence[TopicPartition]) -> Mapping[TopicPartition, ChangelogFacts]:
+    def changelogs(
+        self, tps: Sequence[TopicPartition]
+    ) -> Mapping[TopicPartition, ChangelogDescription]:
         starts, ends = self.admin.start_offsets(tps), self.admin.end_offsets(tps)
         facts = {}
         for tp in tps:
             topic = self.topics[tp.topic]
             kept_ms = topic.delete_retention_ms
-            facts[tp] = ChangelogFacts(
+            facts[tp] = ChangelogDescription(
                 topic.topic_id,
                 starts[tp],
                 ends[tp],
@@ -304,24 +306,24 @@ class OwnedTask:
 
 
 @dataclass(frozen=True, slots=True)
-class StartFacts:
+class StartMetadata:
     """Facts of the cluster for the start of tasks."""
 
     slots: Sequence[OwnedTask]
     committed: Mapping[TopicPartition, CommittedOffset | None]
     first: Mapping[TopicPartition, int]
-    changelogs: Mapping[TopicPartition, ChangelogFacts]
+    changelogs: Mapping[TopicPartition, ChangelogDescription]
     topic_ids: Mapping[str, str]
     beginnings: Mapping[TaskId, StartPosition]
     """Start positions of external sinks."""
 
 
 def look_up(
-    facts: ClusterFacts,
+    facts: ClusterMetadata,
     slots: Sequence[OwnedTask],
     committed: Mapping[TopicPartition, CommittedOffset | None],
     sinks: SinkConnections,
-) -> StartFacts:
+) -> StartMetadata:
     """Request the facts that a start needs besides committed offsets; runs in the background."""
     topics = dict.fromkeys(tp.topic for slot in slots for tp in slot.inputs)
     logs = dict.fromkeys(t for slot in slots for t in slot.plan.changelogs.values())
@@ -335,7 +337,7 @@ def look_up(
     ]
     # The log describes the records that are read again because of a missing offset.
     changelogs += [tp for slot in slots for tp in slot.lost]
-    return StartFacts(
+    return StartMetadata(
         slots,
         committed,
         facts.first_offsets(unknown) if unknown else {},
@@ -438,7 +440,7 @@ class Tasks:
         partitions: Mapping[str, int],
         consumer: Consumer,
         restorer: Restorer,
-        facts: ClusterFacts,
+        facts: ClusterMetadata,
         open_home: OpenHome,
         make_send: MakeSend,
         lost_offsets: LostOffsets,
@@ -447,7 +449,7 @@ class Tasks:
         background: Background,
         log: Log,
         handlers: Handlers | None = None,
-        make_facts: Callable[[TaskId], TaskFacts] | None = None,
+        make_facts: Callable[[TaskId], TaskContext] | None = None,
         global_views: Mapping[str, TableView] | None = None,
         sinks: SinkConnections,
         send_letter: Send,
@@ -477,13 +479,13 @@ class Tasks:
         self._max_ahead_ms = max_ahead_ms
         self._upstream = upstream or Upstream()
         self._handlers = handlers or Handlers()
-        self._make_facts = make_facts or (lambda task_id: TaskFacts(task_id=str(task_id)))
+        self._make_facts = make_facts or (lambda task_id: TaskContext(task_id=str(task_id)))
         self._global_views = global_views or {}
         self._clock = clock
         self._slots: dict[TaskId, OwnedTask] = {}
         self._readers: dict[TopicPartition, Task] = {}
         self._backoff = Backoff(clock, log)
-        self._inquiry = Inquiry[StartFacts](background)
+        self._request = BackgroundRequest[StartMetadata](background)
         self._log = log
         self.key_sample = KeySample(plans, partitions, log)
         self.dropped: dict[tuple[str, str], int] = {}
@@ -634,7 +636,7 @@ class Tasks:
 
     def advance(self) -> None:
         """Advance the start of tasks that are not running, without blocking."""
-        if self._inquiry.is_open:
+        if self._request.is_pending:
             self._begin_looked_up()
             return
         waiting = [s for s in self._slots.values() if s.task is None and self._knows(s)]
@@ -653,11 +655,11 @@ class Tasks:
         for slot in waiting:
             own = {tp: committed[tp] for tp in slot.inputs}
             slot.lost = self._lost_offsets.of(slot.plan.id, own)
-        self._inquiry.ask(partial(look_up, self._facts, waiting, committed, self._sinks))
+        self._request.submit(partial(look_up, self._facts, waiting, committed, self._sinks))
         self._begin_looked_up()
 
     def _begin_looked_up(self) -> None:
-        start_facts = self._inquiry.take()
+        start_facts = self._request.poll()
         if start_facts is None:
             return
         # The client fetches the first added partitions immediately, and the rest with its next
@@ -666,7 +668,7 @@ class Tasks:
             if self._slots.get(slot.id) is slot:
                 self._begin_at(slot, start_facts)
 
-    def _begin_at(self, slot: OwnedTask, found: StartFacts) -> None:
+    def _begin_at(self, slot: OwnedTask, found: StartMetadata) -> None:
         committed = {tp: found.committed[tp] for tp in slot.inputs}
         start: Offsets = {p: c or CommittedOffset(found.first[p]) for p, c in committed.items()}
         # Check for a re-created topic first: it explains a sink without a position.
@@ -714,7 +716,7 @@ class Tasks:
         slot: OwnedTask,
         committed: Mapping[TopicPartition, CommittedOffset | None],
         start: Offsets,
-        facts: Mapping[TopicPartition, ChangelogFacts],
+        facts: Mapping[TopicPartition, ChangelogDescription],
     ) -> None:
         assert slot.home is not None
         with corruption_of(slot.id):

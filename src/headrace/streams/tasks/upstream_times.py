@@ -37,7 +37,7 @@ from headrace.streams.metrics.snapshots import skew_of
 from headrace.streams.plan.flow import Upstream
 from headrace.streams.plan.plan import TaskId
 from headrace.streams.plan.progress import HELD, SHIFT, WATERMARK, OffsetMetadata
-from headrace.streams.tasks.inquiry import Inquiry
+from headrace.streams.tasks.background_request import BackgroundRequest
 from headrace.streams.tasks.task import Task, lags_of
 from headrace.streams.tasks.tasks import Tasks
 from headrace.topology.context.punctuation import NEVER_MS
@@ -222,7 +222,7 @@ class UpstreamTimes:
         self._interval_s = interval_s
         self._clock = clock
         self._log = log
-        self._inquiry = Inquiry[UpstreamSnapshot | None](background)
+        self._request = BackgroundRequest[UpstreamSnapshot | None](background)
         self._followed: dict[TaskId, _Followed] = {}
         self._asked_s = -math.inf
         self._quiet = 0
@@ -300,7 +300,7 @@ class UpstreamTimes:
 
     def _ask(self) -> None:
         now_s = self._clock.monotonic_s()
-        if self._inquiry.is_open or now_s - self._asked_s < self._wait_s():
+        if self._request.is_pending or now_s - self._asked_s < self._wait_s():
             return
         self._asked_s = now_s
         own = [tp for one in self._followed.values() for tp in one.marks]
@@ -314,7 +314,7 @@ class UpstreamTimes:
             for topic in dict.fromkeys(tp.topic for tp in own)
             for partition in range(self._partitions[topic])
         ]
-        self._inquiry.ask(partial(self._request_times, list(inputs), own, alike))
+        self._request.submit(partial(self._request_times, list(inputs), own, alike))
         self._take()
 
     def _wait_s(self) -> float:
@@ -324,7 +324,7 @@ class UpstreamTimes:
         return interval_s * QUIET_INTERVALS[self._quiet > QUIET_ANSWERS]
 
     def _take(self) -> None:
-        answer = self._inquiry.take() if self._inquiry.is_open else None
+        answer = self._request.poll() if self._request.is_pending else None
         if answer is None:
             return
         now_s = self._clock.monotonic_s()

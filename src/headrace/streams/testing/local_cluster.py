@@ -6,7 +6,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from headrace.streams.kafka.protocols import CommittedOffset, NewTopic, TopicFacts, TopicPartition
+from headrace.streams.kafka.protocols import (
+    CommittedOffset,
+    NewTopic,
+    TopicDescription,
+    TopicPartition,
+)
 from headrace.streams.plan.plan import SubPlan
 from headrace.streams.plan.topic_plan import plan_internal_topics
 
@@ -185,12 +190,12 @@ class LocalAdmin(Generic[ClusterT]):
         """Run the effect of a request; a subclass can delay it, or let it fail."""
         return effect()
 
-    def describe(self, names: Iterable[str]) -> dict[str, TopicFacts]:
+    def describe(self, names: Iterable[str]) -> dict[str, TopicDescription]:
         asked, topics = list(names), self._cluster.topics
         return self._request(
             "describe",
             lambda: {
-                t.name: TopicFacts(t.name, len(t.logs), t.id, t.config)
+                t.name: TopicDescription(t.name, len(t.logs), t.id, t.config)
                 for t in (topics[name] for name in asked if name in topics)
             },
         )

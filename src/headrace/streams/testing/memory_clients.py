@@ -24,7 +24,7 @@ from headrace.streams.kafka.protocols import (
     Offsets,
     RebalanceListener,
     ReceivedMessage,
-    TopicFacts,
+    TopicDescription,
     TopicPartition,
 )
 from headrace.streams.testing.local_cluster import LocalAdmin, Transaction
@@ -240,7 +240,7 @@ class _MemoryProducer:
     def _require_time(self, topic: str, timestamp: int) -> None:
         found = self._cluster.create(topic)
         if any(name in found.config for name in _TIME_CONFIGS):
-            facts = TopicFacts(topic, len(found.logs), found.id, found.config)
+            facts = TopicDescription(topic, len(found.logs), found.id, found.config)
             now_ms = self._cluster.now_ms()
             TimeLimits.of({topic: facts}).require(topic, max(timestamp, 1), now_ms)
 

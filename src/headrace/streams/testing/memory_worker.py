@@ -22,7 +22,7 @@ from headrace.streams.tasks.async_io import OneByOne
 from headrace.streams.tasks.driver_disk import Disk
 from headrace.streams.tasks.restore import RestoreListener, RestoreListeners
 from headrace.streams.tasks.sink_connections import OpenSink, open_sink
-from headrace.streams.tasks.tasks import ClusterFacts
+from headrace.streams.tasks.tasks import ClusterMetadata
 from headrace.streams.testing.memory_clients import (
     MemoryAdmin,
     MemoryConsumer,
@@ -34,7 +34,7 @@ from headrace.streams.worker.protocols import Application, WorkerDependencies, W
 from headrace.streams.worker.retention import keep_offsets_every_s
 from headrace.streams.worker.wiring import wire
 from headrace.streams.worker.worker import Worker
-from headrace.topology.context.task_facts import RESULTS_PER_COMMIT
+from headrace.topology.context.task_context import RESULTS_PER_COMMIT
 
 
 class ManualClock:
@@ -124,7 +124,7 @@ def create_topics(
 
 
 @dataclass(frozen=True, slots=True)
-class _MemoryFacts(ClusterFacts):
+class _MemoryMetadata(ClusterMetadata):
     """Facts of an in-memory cluster, where topics named by functions are created on demand."""
 
     create: Callable[[str], object] = str
@@ -132,7 +132,7 @@ class _MemoryFacts(ClusterFacts):
     def partitions_of(self, topic: str) -> int:
         self.create(topic)
         # Not super(): a dataclass with slots is not the class that `super()` refers to.
-        return ClusterFacts.partitions_of(self, topic)
+        return ClusterMetadata.partitions_of(self, topic)
 
 
 def make_memory_worker(
@@ -165,7 +165,7 @@ def make_memory_worker(
         consumer=consumer,
         make_reader=lambda: MemoryConsumer(cluster, group=None, committed=True),
         make_producer=partial(_make_producer, config, cluster, consumer),
-        facts=_MemoryFacts(admin, topics, from_earliest=True, create=cluster.create),
+        facts=_MemoryMetadata(admin, topics, from_earliest=True, create=cluster.create),
         open_home=disk.open,
         open_global_home=disk.open_global,
         background=lambda _: at_once,

@@ -30,7 +30,7 @@ from headrace.streams.tasks.home import LocalHomes, open_global_home, rocks_memo
 from headrace.streams.tasks.sink_connections import OpenSink, open_sink
 from headrace.streams.tasks.tasks import OpenHome, TaskHome
 from headrace.topology.context.calls import Caller
-from headrace.topology.context.task_facts import RESULTS_PER_COMMIT
+from headrace.topology.context.task_context import RESULTS_PER_COMMIT
 from headrace.topology.processors.store import Store
 
 # A worker's identity, and the local state of its tasks, on its host.

@@ -23,7 +23,7 @@ from headrace.streams.kafka.protocols import (
     RebalanceListener,
     TopicPartition,
 )
-from headrace.streams.tasks.inquiry import Inquiry
+from headrace.streams.tasks.background_request import BackgroundRequest
 from headrace.streams.worker.restarts import RateWindow
 
 FENCED_TIMES = 6
@@ -83,7 +83,7 @@ class Membership:
         """Time of the next check for orphaned partitions: after each join, until an answer is
         conclusive."""
         self._orphans: frozenset[TopicPartition] = frozenset()
-        self._orphan_check = Inquiry[frozenset[TopicPartition]](background)
+        self._orphan_check = BackgroundRequest[frozenset[TopicPartition]](background)
 
     def metadata(self) -> GroupMetadata:
         """Return the membership for commits: the current membership of the same member."""
@@ -169,13 +169,13 @@ class Membership:
         A static member that returns within its session gets its old assignment. Partitions that its
         predecessor was about to revoke when it died have no member until the next rebalance.
         """
-        if self._orphan_check.is_open:
+        if self._orphan_check.is_pending:
             self._on_orphans()
         elif self._check_at_s is not None and self._clock.monotonic_s() >= self._check_at_s:
-            self._orphan_check.ask(self._find_orphans)
+            self._orphan_check.submit(self._find_orphans)
 
     def _on_orphans(self) -> None:
-        orphans = self._orphan_check.take()
+        orphans = self._orphan_check.poll()
         if orphans is None:
             return
         self._check_at_s = self._clock.monotonic_s() + CHECK_AFTER_S

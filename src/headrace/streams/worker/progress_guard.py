@@ -35,7 +35,7 @@ from headrace.streams.plan.plan import TaskId
 from headrace.streams.tasks.failures import is_power_of_two
 from headrace.streams.tasks.task import Task
 from headrace.streams.tasks.task_failures import InputRange
-from headrace.topology.context.task_facts import LongCall
+from headrace.topology.context.task_context import LongCall
 
 ISOLATE_AFTER = 2
 HOPELESS_ALONE_AFTER = 2

@@ -20,7 +20,7 @@ from headrace.streams.kafka.protocols import (
     NoTracer,
     Probe,
     Producer,
-    TopicFacts,
+    TopicDescription,
     TopicPartition,
     Tracer,
 )
@@ -33,10 +33,10 @@ from headrace.streams.states import State
 from headrace.streams.tasks.gate_watch import Gate, OpenGate
 from headrace.streams.tasks.restore import RestoreListener
 from headrace.streams.tasks.sink_connections import OpenSink, open_sink
-from headrace.streams.tasks.tasks import ClusterFacts, OpenHome, TaskHome
+from headrace.streams.tasks.tasks import ClusterMetadata, OpenHome, TaskHome
 from headrace.streams.tasks.upstream_times import INTERVAL_S
 from headrace.topology.context.calls import Caller
-from headrace.topology.context.task_facts import RESULTS_PER_COMMIT
+from headrace.topology.context.task_context import RESULTS_PER_COMMIT
 from headrace.topology.processors.store import Store
 
 KeepsPartitions = Callable[[BaseException | None], bool]
@@ -104,7 +104,7 @@ class Application:
 
     config: StreamsConfig
     plans: Sequence[SubPlan]
-    topics: dict[str, TopicFacts]
+    topics: dict[str, TopicDescription]
     global_plans: Sequence[GlobalPlan] = ()
     deployed: Deployment | None = None
     reported_inputs: AbstractSet[TopicPartition] = frozenset()
@@ -134,7 +134,7 @@ class WorkerDependencies:
     consumer: Consumer
     make_reader: Callable[[], Consumer]
     make_producer: Callable[[], Producer]
-    facts: ClusterFacts
+    facts: ClusterMetadata
     open_home: OpenHome
     open_global_home: Callable[[Sequence[Store]], TaskHome]
     background: Callable[[str], Background]

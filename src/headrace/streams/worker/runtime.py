@@ -23,7 +23,7 @@ from headrace.streams.kafka.protocols import (
     NoContact,
     Probe,
     Producer,
-    TopicFacts,
+    TopicDescription,
     TopicPartition,
 )
 from headrace.streams.kafka.transactional_producer import TransactionalProducer
@@ -36,7 +36,7 @@ from headrace.streams.plan.topics import describe_twice, prepare_topics
 from headrace.streams.queries.query_queue import QueryQueue
 from headrace.streams.tasks.gate_watch import Gate, OpenGate
 from headrace.streams.tasks.restore import RestoreListener
-from headrace.streams.tasks.tasks import ClusterFacts, begins_earliest
+from headrace.streams.tasks.tasks import ClusterMetadata, begins_earliest
 from headrace.streams.worker.connections import LIVE, Connections, LocalState, Stopping
 from headrace.streams.worker.protocols import (
     Application,
@@ -71,7 +71,7 @@ class _Sizes:
     batch: int | None
 
     @classmethod
-    def of(cls, plans: Sequence[SubPlan], topics: Mapping[str, TopicFacts]) -> _Sizes:
+    def of(cls, plans: Sequence[SubPlan], topics: Mapping[str, TopicDescription]) -> _Sizes:
         limits = {name: f.max_message_bytes for name, f in topics.items() if f.max_message_bytes}
         only_read = {name for plan in plans for name in plan.topics.sources}
         only_read -= {name for plan in plans for name in plan.sinks}
@@ -79,7 +79,9 @@ class _Sizes:
         return cls(limits, max(limits.values(), default=None), min(written, default=None))
 
 
-def describe_dead_letters(admin: AdminClient, config: StreamsConfig) -> Mapping[str, TopicFacts]:
+def describe_dead_letters(
+    admin: AdminClient, config: StreamsConfig
+) -> Mapping[str, TopicDescription]:
     """Describe the dead-letter topic before it is needed; raise if it does not exist."""
     topic = config.handlers.dead_letter_topic
     if topic is None:
@@ -96,7 +98,7 @@ def describe_dead_letters(admin: AdminClient, config: StreamsConfig) -> Mapping[
 
 
 BeforeStart = Callable[
-    [AdminClient, TopicPlan, Mapping[str, TopicFacts]], AbstractSet[TopicPartition]
+    [AdminClient, TopicPlan, Mapping[str, TopicDescription]], AbstractSet[TopicPartition]
 ]
 """Called before topics are created, with the admin client, the plan, and the existing topics. It
 may raise to prevent the start, and returns inputs with missing offsets that it has reported."""
@@ -171,11 +173,11 @@ class WorkerFactory:
 
     def _prepare(
         self, admin: AdminClient
-    ) -> tuple[dict[str, TopicFacts], AbstractSet[TopicPartition]]:
+    ) -> tuple[dict[str, TopicDescription], AbstractSet[TopicPartition]]:
         """Check and create the topics; return them, and the inputs reported by `before_start`."""
         reported: set[TopicPartition] = set()
 
-        def before_create(plan: TopicPlan, existing: Mapping[str, TopicFacts]) -> None:
+        def before_create(plan: TopicPlan, existing: Mapping[str, TopicDescription]) -> None:
             if self.versions is not None:
                 self.versions.settle(admin, plan, existing)
             reported.update(self.before_start(admin, plan, existing))
@@ -211,7 +213,7 @@ class WorkerFactory:
             make_producer=self._producer_maker(
                 application, local.instance_id, admin=admin, consumer=consumer
             ),
-            facts=ClusterFacts(
+            facts=ClusterMetadata(
                 admin, application.topics, begins_earliest(config), resets=dict(chain(*resets))
             ),
             open_home=local.homes(clock, log),

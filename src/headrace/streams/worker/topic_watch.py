@@ -17,7 +17,7 @@ from headrace.streams.errors import (
 )
 from headrace.streams.kafka.acls import AccessError
 from headrace.streams.kafka.clocks import Background
-from headrace.streams.kafka.protocols import Clock, Log, TopicFacts
+from headrace.streams.kafka.protocols import Clock, Log, TopicDescription
 from headrace.streams.plan.identity import TopicReplacedError
 from headrace.streams.plan.plan import SubPlan
 
@@ -44,9 +44,9 @@ class TopicWatch:
             it has succeeded, and is called again if not.
     """
 
-    check: Callable[[Mapping[str, TopicFacts]], Mapping[str, TopicFacts]]
+    check: Callable[[Mapping[str, TopicDescription]], Mapping[str, TopicDescription]]
     plans: Sequence[SubPlan]
-    topics: MutableMapping[str, TopicFacts]
+    topics: MutableMapping[str, TopicDescription]
     partitions: MutableMapping[str, int]
     on_grown: Callable[[], bool]
     interval_s: float
@@ -55,7 +55,7 @@ class TopicWatch:
     log: Log
     _must_notify: bool = field(default=False, init=False)
     _next_s: float = field(init=False)
-    _result: Mapping[str, TopicFacts] | None = field(default=None, init=False)
+    _result: Mapping[str, TopicDescription] | None = field(default=None, init=False)
     _failure: StreamsError | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
@@ -98,7 +98,7 @@ class TopicWatch:
                 advice="nothing is lost. They are checked again",
             )
 
-    def _apply(self, topics: Mapping[str, TopicFacts]) -> None:
+    def _apply(self, topics: Mapping[str, TopicDescription]) -> None:
         counts = {name: facts.partitions for name, facts in topics.items()}
         for plan in self.plans:
             before, now = plan.lead(self.partitions), plan.lead({**self.partitions, **counts})

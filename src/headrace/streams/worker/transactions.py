@@ -19,7 +19,7 @@ from headrace.streams.errors import (
 )
 from headrace.streams.kafka.protocols import Clock, Log, Probe, Producer
 from headrace.streams.worker.restarts import RateWindow
-from headrace.topology.context.task_facts import EmissionBudget
+from headrace.topology.context.task_context import EmissionBudget
 
 FENCED_AGAIN_S = 60.0
 _REPLACED = (

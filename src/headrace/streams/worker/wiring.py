@@ -11,7 +11,13 @@ from headrace.state.layout import TIMES_BYTES
 from headrace.streams.config.config import table
 from headrace.streams.kafka.clocks import Background, MonotonicWallClock
 from headrace.streams.kafka.offset_texts import TimeLimits
-from headrace.streams.kafka.protocols import AdminClient, Clock, Log, TopicFacts, TopicPartition
+from headrace.streams.kafka.protocols import (
+    AdminClient,
+    Clock,
+    Log,
+    TopicDescription,
+    TopicPartition,
+)
 from headrace.streams.metrics.counters import Counters, ProcessorCounters
 from headrace.streams.metrics.hot_keys import HotKeys
 from headrace.streams.plan.flow import Upstream, flow_of, upstream_of
@@ -45,7 +51,7 @@ from headrace.streams.worker.snapshot_collector import SnapshotCollector
 from headrace.streams.worker.topic_watch import TopicWatch
 from headrace.streams.worker.transactions import Transactions
 from headrace.streams.worker.worker import Pausing, Worker
-from headrace.topology.context.task_facts import EmissionBudget, TaskFacts
+from headrace.topology.context.task_context import EmissionBudget, TaskContext
 
 
 @dataclass(slots=True, kw_only=True)
@@ -92,8 +98,8 @@ def _recheck(
     admin: AdminClient,
     sub_topologies: Sequence[SubTopologyTopics],
     global_topics: Sequence[str],
-    before: Mapping[str, TopicFacts],
-) -> Mapping[str, TopicFacts]:
+    before: Mapping[str, TopicDescription],
+) -> Mapping[str, TopicDescription]:
     source_topics = {name: facts for name, facts in before.items() if name not in global_topics}
     rechecked = recheck_topics(admin, sub_topologies, source_topics)
     return {**rechecked, **recheck_global_topics(admin, global_topics, before)}
@@ -234,8 +240,8 @@ class _Wiring:
             upstream=self.upstream,
         )
 
-    def _make_facts(self, task_id: TaskId) -> TaskFacts:
-        return TaskFacts(
+    def _make_facts(self, task_id: TaskId) -> TaskContext:
+        return TaskContext(
             application_id=self._config.application_id,
             task_id=str(task_id),
             partition=task_id.partition,

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, NoReturn, Protocol
 
 from headrace.state.buffer import Buffer
 from headrace.topology.context.number import Number
-from headrace.topology.context.task_facts import TaskFacts
+from headrace.topology.context.task_context import TaskContext
 from headrace.topology.errors import EarlierRecordError, RegistryError
 from headrace.topology.serdes import Serde
 
@@ -26,7 +26,7 @@ __all__ = [
     "OperatorContext",
     "Receive",
     "TableView",
-    "TaskFacts",
+    "TaskContext",
 ]
 
 Headers = Sequence[tuple[str, "bytes | None"]] | None
@@ -174,7 +174,7 @@ class OperatorContext:
     shared: MutableMapping[Any, Any]
     dropped: Callable[[str], None]
     caching: bool
-    task: TaskFacts
+    task: TaskContext
     old_is_read: bool = True
     open_store: Callable[[str], Any] = no_stores
     failed: Callable[[Exception, Any, Any, int, Headers], None] = stop

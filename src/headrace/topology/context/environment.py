@@ -10,7 +10,7 @@ from typing import Any, Literal, NoReturn, Protocol
 from headrace.state.buffer import Buffer
 from headrace.topology.context.context import TableView
 from headrace.topology.context.number import Number
-from headrace.topology.context.task_facts import TaskFacts
+from headrace.topology.context.task_context import TaskContext
 
 Headers = Sequence[tuple[str, bytes | None]]
 
@@ -70,7 +70,7 @@ class TaskEnvironment:
     """Returns a number that is committed in the offset metadata, by its name."""
     partitions_of: Callable[[str], int] = lambda topic: 1  # noqa: ARG005
     """Returns the partition count of an output topic."""
-    task: TaskFacts = field(default_factory=TaskFacts)
+    task: TaskContext = field(default_factory=TaskContext)
     global_views: Mapping[str, TableView] = field(default_factory=dict)
     """Rows of the global tables, by node name."""
     failed: Failed = raise_again

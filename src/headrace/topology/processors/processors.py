@@ -26,7 +26,7 @@ from headrace.topology.arguments import refuse_other_than_function
 from headrace.topology.context.context import is_header_name
 from headrace.topology.context.number import Number
 from headrace.topology.context.punctuation import Schedule
-from headrace.topology.context.task_facts import TaskFacts, TimeKind
+from headrace.topology.context.task_context import TaskContext, TimeKind
 from headrace.topology.errors import (
     LAST_TIME_MS,
     MisuseTimeError,
@@ -173,7 +173,7 @@ class ProcessingContext:
 
     def __init__(self, context: OperatorContext) -> None:
         self._operator = context
-        self._facts: TaskFacts = context.task
+        self._facts: TaskContext = context.task
         self._scheduled = 0
         """Number of schedules that `init` has created; -1 after `init`."""
         self._forward: Receive = self._not_yet

@@ -17,7 +17,7 @@ from headrace.spark_bridge.handover.drop import drop_backfill, drop_from
 from headrace.spark_bridge.handover.handover import chosen
 from headrace.spark_bridge.handover.notes import marker_group
 from headrace.spark_bridge.handover.target import HandoverTarget
-from headrace.spark_bridge.handover.units import RowFacts, units_of
+from headrace.spark_bridge.handover.units import RowSummary, units_of
 from headrace.spark_bridge.plan.job import CompiledApplication
 from headrace.streams.admin.backfill_gate import backfill_group
 from headrace.streams.errors import OutcomeUnknownError, TopologyChangedError
@@ -377,20 +377,20 @@ def test_rows_that_take_too_long_for_one_transaction_are_refused(handed: Handed)
 def test_auto_looks_at_rows_at_bytes_and_at_what_is_replaced(handed: Handed) -> None:
     plan, target = handed.plan("bf-1"), HandoverTarget.live(handed.application)
 
-    def way(facts: RowFacts, **more: Any) -> str:
+    def way(facts: RowSummary, **more: Any) -> str:
         return chosen(plan, target, facts, **{"reset": False, **more})
 
-    assert way(RowFacts(5_000_000, {}, 1 << 20)) == "driver"
-    assert way(RowFacts(5_000_001, {}, 1 << 20)) == "partitioned"
-    assert way(RowFacts(50_000, {}, 1 << 30)) == "partitioned"
+    assert way(RowSummary(5_000_000, {}, 1 << 20)) == "driver"
+    assert way(RowSummary(5_000_001, {}, 1 << 20)) == "partitioned"
+    assert way(RowSummary(50_000, {}, 1 << 30)) == "partitioned"
     # What a heap of Spark's default size can hold besides all else.
-    assert way(RowFacts(50_000, {}, 256 << 20)) == "driver"
-    assert way(RowFacts(50_000, {}, 257 << 20)) == "partitioned"
-    assert way(RowFacts(50_000, {}, 257 << 20), heap=4 << 30) == "driver"
-    assert way(RowFacts(4_999_999), reset=True) == "driver"
+    assert way(RowSummary(50_000, {}, 256 << 20)) == "driver"
+    assert way(RowSummary(50_000, {}, 257 << 20)) == "partitioned"
+    assert way(RowSummary(50_000, {}, 257 << 20), heap=4 << 30) == "driver"
+    assert way(RowSummary(4_999_999), reset=True) == "driver"
     kafka.write(handed.bootstrap, handed.changelog, [(b"k", b"v")] * 2)
-    assert way(RowFacts(4_999_999), reset=True) == "partitioned"
-    assert way(RowFacts(4_999_999)) == "driver"
+    assert way(RowSummary(4_999_999), reset=True) == "partitioned"
+    assert way(RowSummary(4_999_999)) == "driver"
 
 
 def test_transactions_of_rows_last_as_long_as_the_brokers_allow(handed: Handed) -> None:

@@ -13,8 +13,8 @@ import pytest
 from headrace.spark_bridge.errors import CannotBackfillError, HistoryGapError
 from headrace.spark_bridge.history.archive_checks import (
     EVERYWHERE,
-    ArchiveFacts,
     ArchiveStatistics,
+    ArchiveSummary,
     check_cutover,
     cuts_of,
 )
@@ -64,26 +64,26 @@ class Topic:
         admin = GroupAdmin({"bootstrap.servers": self.bootstrap}, timeout_s=30)
         admin.delete_records({self.place: before})
 
-    def cut(self, facts: ArchiveFacts, cutover: Any = None) -> int:
+    def cut(self, facts: ArchiveSummary, cutover: Any = None) -> int:
         if isinstance(cutover, int):
             cutover = {self.place: cutover}
         check_cutover(cutover, [self.place])
         return cuts_of(facts, 1, self._admin, self._read, cutover)[self.place]
 
-    def with_offsets(self, first: int, last: int) -> ArchiveFacts:
+    def with_offsets(self, first: int, last: int) -> ArchiveSummary:
         """An archive of the records between two."""
         rows = last - first + 1
         part = ArchiveStatistics(0, rows, 0, 0, first, last, time_of(first), time_of(last))
-        return ArchiveFacts(self.name, True, {0: part})
+        return ArchiveSummary(self.name, True, {0: part})
 
-    def without(self, first: int, last: int, *, partition: int = EVERYWHERE) -> ArchiveFacts:
+    def without(self, first: int, last: int, *, partition: int = EVERYWHERE) -> ArchiveSummary:
         """The same, if it does not know its offsets."""
         rows = last - first + 1
         part = ArchiveStatistics(partition, rows, 0, 0, None, None, time_of(first), time_of(last))
-        return ArchiveFacts(self.name, False, {partition: part})
+        return ArchiveSummary(self.name, False, {partition: part})
 
-    def nothing(self, *, offsets: bool) -> ArchiveFacts:
-        return ArchiveFacts(self.name, offsets, {})
+    def nothing(self, *, offsets: bool) -> ArchiveSummary:
+        return ArchiveSummary(self.name, offsets, {})
 
 
 def time_of(number: int) -> int:

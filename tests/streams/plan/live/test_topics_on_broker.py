@@ -16,7 +16,7 @@ from headrace.streams.errors import (
     MissingTopicError,
 )
 from headrace.streams.kafka.admin import LiveAdmin
-from headrace.streams.kafka.protocols import NewTopic, TopicFacts, TopicPartition
+from headrace.streams.kafka.protocols import NewTopic, TopicDescription, TopicPartition
 from headrace.streams.plan.topic_plan import (
     ChangelogTopic,
     RepartitionTopic,
@@ -44,7 +44,7 @@ def prepare(
     admin: LiveAdmin,
     subs: list[SubTopologyTopics],
     topic_configs: Mapping[str, str] | None = None,
-) -> dict[str, TopicFacts]:
+) -> dict[str, TopicDescription]:
     return prepare_topics(
         admin, subs, replication_factor=-1, topic_configs=topic_configs or {}, timeout_s=TIMEOUT_S
     )

@@ -25,7 +25,7 @@ from headrace.topology import (
 )
 from headrace.topology.context.context import OperatorContext, no_stores
 from headrace.topology.context.number import Number
-from headrace.topology.context.task_facts import TaskFacts
+from headrace.topology.context.task_context import TaskContext
 from headrace.topology.dsl.session_windowed import SessionWindowedKStream
 from headrace.topology.graph.fold import Aggregating
 from headrace.topology.operators.windows.sessions import SessionFold
@@ -342,7 +342,7 @@ def test_on_close_a_shorter_grace_after_an_upgrade_loses_nothing() -> None:
         shared={},
         dropped=sent.append,
         caching=True,
-        task=TaskFacts(),
+        task=TaskContext(),
     )
     windows = SessionWindows(inactivity_gap=5 * MS)
     fold = SessionFold(

@@ -15,7 +15,7 @@ from headrace.streams.simulation.world.coverage import Coverage
 from headrace.streams.simulation.world.kernel import MS, SECOND, CrashError
 from headrace.streams.simulation.world.process import SimulatedProcess
 from headrace.streams.simulation.world.transactions import BrokerResponseError
-from headrace.topology.context.task_facts import RESULTS_PER_COMMIT
+from headrace.topology.context.task_context import RESULTS_PER_COMMIT
 
 T = TypeVar("T")
 

@@ -21,7 +21,7 @@ from typing import Any, ClassVar, Literal, cast
 from headrace.state.buffer import ABSENT, ATOMS, Buffer
 from headrace.state.codec import TIMESTAMP
 from headrace.state.timed import TimedBuffer
-from headrace.topology.context.context import Headers, OperatorContext, Receive, TaskFacts
+from headrace.topology.context.context import Headers, OperatorContext, Receive, TaskContext
 from headrace.topology.context.number import Number
 from headrace.topology.context.operator_spec import OperatorSpec, RowKind
 from headrace.topology.errors import Arguments, EarlierRecordError
@@ -102,7 +102,7 @@ class SideRows:
         retention_ms: int,
         time: Number,
         sequence: Number,
-        task: TaskFacts | None = None,
+        task: TaskContext | None = None,
     ) -> None:
         self._buffer = buffer
         self._recent: RecentRows | None = None
@@ -110,7 +110,7 @@ class SideRows:
         self._retention_ms = retention_ms
         self._time = time
         self._sequence = sequence
-        self._task = task or TaskFacts()
+        self._task = task or TaskContext()
         self.is_reported = False
         """Whether the current record got its unmatched result and must not match any more."""
         if time.value >= 0:

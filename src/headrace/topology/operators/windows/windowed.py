@@ -26,7 +26,7 @@ from headrace.state.codec import TIMESTAMP
 from headrace.state.timed import TimedBuffer
 from headrace.topology.context.context import Headers, Operator, OperatorContext, Receive
 from headrace.topology.context.operator_spec import RowKind
-from headrace.topology.context.task_facts import EmissionBudget
+from headrace.topology.context.task_context import EmissionBudget
 from headrace.topology.graph.fold import Fold
 from headrace.topology.operators.record_cache import FoldedTable, RecordCache
 from headrace.topology.operators.windows.emission import NEVER, EmissionProgress, Emit

@@ -108,7 +108,7 @@ class LongCall:
 
 
 @dataclass(slots=True, eq=False)
-class TaskFacts:
+class TaskContext:
     """State shared by the processors of a task: current record, times, schedules.
 
     Args:
