@@ -449,7 +449,7 @@ def the_watermark_is_not_restored(patch: pytest.MonkeyPatch) -> None:
 
     def begin(self: Task) -> None:
         right(self)
-        self.facts.watermark = NEVER_MS
+        self.context.watermark = NEVER_MS
 
     patch.setattr(Task, "__post_init__", begin)
 
@@ -479,7 +479,7 @@ def results_left_wait_for_the_next_time(patch: pytest.MonkeyPatch) -> None:
             if operator.has_results_left():
                 operator.emit_left()
             operator.advance(time)
-        self.facts.advance(time)
+        self.context.advance(time)
 
     patch.setattr(Task, "_advance_operators", advance)
     patch.setattr(Task, "has_results_left", lambda self: self._closes_idle)
@@ -494,12 +494,12 @@ def a_watermark_outlives_an_abort(patch: pytest.MonkeyPatch) -> None:
     def begin(self: Task) -> None:
         right(self)
         if self.is_time_bounded:
-            self.facts.watermark = max(self.facts.watermark, latest.get(self.id, 0))
+            self.context.watermark = max(self.context.watermark, latest.get(self.id, 0))
 
     def advance(self: Task, times: Mapping[TopicPartition, int], limit: int) -> None:
         right_advance(self, times, limit)
         if self.is_time_bounded:
-            latest[self.id] = max(self.facts.watermark, latest.get(self.id, 0))
+            latest[self.id] = max(self.context.watermark, latest.get(self.id, 0))
 
     patch.setattr(Task, "__post_init__", begin)
     patch.setattr(Task, "advance_watermarks", advance)

@@ -117,8 +117,8 @@ def test_what_all_tasks_collect_is_bounded(monkeypatch: pytest.MonkeyPatch) -> N
     driver = TopologyTestDriver(topology(sink), settings, partitions=4, real_sinks=True)
     driver.input("in").send_many([(f"k{n % 7}", n) for n in range(40)])
     assert max(sink.sizes) < 6
-    held = [task.facts.outbox.bytes for task in driver._worker.worker.tasks.running
-            if task.facts.outbox is not None]  # fmt: skip
+    held = [task.context.outbox.bytes for task in driver._worker.worker.tasks.running
+            if task.context.outbox is not None]  # fmt: skip
     assert 0 < sum(held) <= 10 * ROW_BYTES
 
 

@@ -40,7 +40,7 @@ class Task:
     done: int = 0
     id: TaskId = field(default_factory=lambda: TaskId(0, 0))
     moved: bool = True
-    facts: TaskContext = field(default_factory=TaskContext)
+    context: TaskContext = field(default_factory=TaskContext)
 
     def suspect(self) -> InputRange:
         ranges = {IN: range(self.begin, self.begin + self.done)} if self.done else {}
@@ -250,7 +250,7 @@ def test_what_was_committed_in_the_end_is_forgiven_though_no_offset_moved() -> N
 def punctuated(seconds: float, number: int = 0) -> Task:
     """A task whose punctuator by wall clock took so long since the last commit."""
     call = LongCall("punctuator by wall clock", "node", int(seconds * 1000))
-    return Task(number, facts=TaskContext(longest_call=call))
+    return Task(number, context=TaskContext(longest_call=call))
 
 
 def test_a_slow_punctuator_is_named_whatever_was_committed_between_its_calls() -> None:

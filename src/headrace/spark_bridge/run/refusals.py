@@ -14,7 +14,11 @@ from headrace.spark_bridge.errors import CannotBackfillError, WallClockError
 from headrace.spark_bridge.plan.job import CompiledApplication
 from headrace.spark_bridge.plan.plan import BackfillPlan
 from headrace.spark_bridge.records.spill import SpillingState
-from headrace.spark_bridge.run.task_run import facts_of, load_global_tables, partition_counter
+from headrace.spark_bridge.run.task_run import (
+    load_global_tables,
+    partition_counter,
+    task_context_of,
+)
 from headrace.state.log import get_logger
 from headrace.streams.errors import StreamsError
 from headrace.streams.kafka.protocols import CommittedOffset
@@ -77,7 +81,7 @@ def refuse_processors(application: CompiledApplication, plan: BackfillPlan) -> N
             send=lambda *_: None,
             dropped=lambda *_: None,
             handlers=config.handlers,
-            facts=facts_of(config, spec.id, plan.now_ms),
+            context=task_context_of(config, spec.id, plan.now_ms),
             global_views=load_global_tables(application, plan, None, log),
             now_ms=lambda: plan.now_ms,
         )

@@ -187,7 +187,7 @@ class StageRun:
             send=self._outputs.sender(task_id),
             dropped=self._drop,
             handlers=self._config.handlers,
-            facts=facts_of(self._config, task_id, self._plan.now_ms, self._calls),
+            context=task_context_of(self._config, task_id, self._plan.now_ms, self._calls),
             global_views=self._global_views,
             now_ms=lambda: self._plan.now_ms,
             log=self._log,
@@ -393,7 +393,7 @@ class HistoryTaskContext(TaskContext):
         TaskContext.schedule(self, kind, schedule)
 
 
-def facts_of(
+def task_context_of(
     config: StreamsConfig, task_id: TaskId, now_ms: int, calls: Caller | None = None
 ) -> HistoryTaskContext:
     """Create the context that the processors of a task share.

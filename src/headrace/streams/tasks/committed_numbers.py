@@ -117,9 +117,9 @@ class TimesWritten:
         written: the repartition topics whose readers use the event time of this task.
     """
 
-    def __init__(self, written: Mapping[str, Writers], facts: TaskContext) -> None:
+    def __init__(self, written: Mapping[str, Writers], context: TaskContext) -> None:
         self._written = written
-        self._facts = facts
+        self._context = context
         self._held: Sequence[tuple[Number, Sequence[Operator]]] = ()
         self._shifts: dict[str, _Shift] = {}
 
@@ -157,11 +157,11 @@ class TimesWritten:
         return following
 
     def _see(self, shift: _Shift, timestamp: int) -> None:
-        facts = self._facts
-        if facts.is_punctuating:
-            time = facts.stream_time
-        elif facts.record is not None:
-            time = facts.record.timestamp()[1]
+        context = self._context
+        if context.is_punctuating:
+            time = context.stream_time
+        elif context.record is not None:
+            time = context.record.timestamp()[1]
         else:
             return  # a cached update: its row has the time of its record
         shift.seen = max(time - timestamp, shift.seen or 0)

@@ -228,7 +228,7 @@ class RecordErrors:
     dropped: Callable[[str, str], None]
     refuse: Callable[[BaseException, str, Any], NoReturn]
     current: Callable[[], Any]
-    facts: TaskContext
+    context: TaskContext
     record_limit: Callable[[str], int | None] = lambda _: None
     log: Log | None = None
     _seen: dict[tuple[str, str, str], int] = field(default_factory=dict)
@@ -298,8 +298,8 @@ class RecordErrors:
         cause = error.error if isinstance(error, EarlierRecordError) else error
         if not _is_about_a_record(cause):
             raise cause
-        at_punctuation = {"timestamp": self.facts.timestamp}
-        origin = at_punctuation if self.facts.is_punctuating else origin_of(message)
+        at_punctuation = {"timestamp": self.context.timestamp}
+        origin = at_punctuation if self.context.is_punctuating else origin_of(message)
         failure = RecordFailure(
             cause,
             stage=stage,
@@ -336,7 +336,7 @@ class RecordErrors:
                 self.send(*send, list(headers) or None)
             except RefusedTimestampError:
                 # The timestamp may be the reason for the dead letter: use the current time.
-                self.send(*send[:-1], self.facts.now_ms(), list(headers) or None)
+                self.send(*send[:-1], self.context.now_ms(), list(headers) or None)
         except RecordTooLargeError as error:
             size = letter_size(letter.key, letter.value, headers)
             too_large = LetterTooLargeError(letter.topic, size, error.limit)

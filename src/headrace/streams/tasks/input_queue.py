@@ -149,24 +149,24 @@ RUN_MS = 50
 class RecordRun:
     """Records of a run, until the task has to wait."""
 
-    __slots__ = ("_facts", "_gathers", "batch", "count")
+    __slots__ = ("_context", "_gathers", "batch", "count")
 
     def __init__(
-        self, batch: Sequence[ReceivedMessage], facts: TaskContext, *, gathers: bool
+        self, batch: Sequence[ReceivedMessage], context: TaskContext, *, gathers: bool
     ) -> None:
         self.batch = batch
-        self._facts = facts
+        self._context = context
         self._gathers = gathers
         self.count = 0
 
     def __iter__(self) -> Iterator[ReceivedMessage]:
-        facts, budget, gathers = self._facts, self._facts.emission, self._gathers
-        facts.has_waited = False
-        ends_ms = facts.now_ms() + RUN_MS if gathers else 0
+        context, budget, gathers = self._context, self._context.emission, self._gathers
+        context.has_waited = False
+        ends_ms = context.now_ms() + RUN_MS if gathers else 0
         for message in self.batch:
             self.count += 1
             yield message
-            if budget.is_spent or (gathers and (facts.has_waited or facts.now_ms() >= ends_ms)):
+            if budget.is_spent or (gathers and (context.has_waited or context.now_ms() >= ends_ms)):
                 return
 
     def ended(self, queue: InputQueue) -> Sequence[ReceivedMessage]:
@@ -174,5 +174,5 @@ class RecordRun:
         if self.count == len(self.batch):
             return self.batch
         queue.put_back(self.batch[self.count :])
-        self._facts.has_waited = True
+        self._context.has_waited = True
         return self.batch[: self.count]

@@ -1,10 +1,11 @@
-"""A task: a sub-topology on a partition, from committed facts to the next commit.
+"""A task: a sub-topology on a partition, from its committed offsets to the next commit.
 
 Hot path: `process` runs once per batch; only the generated code runs per record.
 
 Ownership: only the task advances `next_offset` and `partition_time`, in `process`. Only its buffers
 hold uncommitted rows. The local state is written by `written`, after the transaction, and by the
-restore. An abort ends the task: a new task is created from committed facts and the same local rows.
+restore. An abort ends the task: a new task is created from committed offsets and the same local
+rows.
 """
 
 from __future__ import annotations
@@ -105,7 +106,7 @@ class Task:
     send: Send
     dropped: Callable[[str, str], None]
     handlers: Handlers = field(default_factory=Handlers)
-    facts: TaskContext = field(default_factory=TaskContext)
+    context: TaskContext = field(default_factory=TaskContext)
     """State that its processors share."""
     global_views: Mapping[str, TableView] = field(default_factory=dict)
     now_ms: Callable[[], int] = lambda: 0
@@ -164,7 +165,7 @@ class Task:
         self._buffers = buffers_of(self.spec, self.state)
         self._beside = CommittedNumbers(progress, self.topic_ids)
         self._passed_over = PassedOver(progress, str(self.id), self.log)
-        self._times_written = TimesWritten(self.repartitions, self.facts)
+        self._times_written = TimesWritten(self.repartitions, self.context)
         self.send = self._times_written.following(self.send)
         errors = self._record_errors()
         self.watermarks = {
@@ -176,10 +177,10 @@ class Task:
         if self.is_time_bounded:
             # Until it is known whether the other inputs have more records, they may have.
             others = [self.partition_time[tp] for tp in self.unfollowed]
-            self.facts.watermark = min(self.watermark, *others, NEVER_MS)
+            self.context.watermark = min(self.watermark, *others, NEVER_MS)
         latest = max(self.partition_time.values(), default=-1)
-        self.facts.stream_time = min(latest, self.facts.watermark)
-        self.facts.failed, self.facts.refused = errors.punctuator_failed, errors.refused
+        self.context.stream_time = min(latest, self.context.watermark)
+        self.context.failed, self.context.refused = errors.punctuator_failed, errors.refused
         self._bound = self._bind(errors)
         operators = self._bound.operators.values()
         self._emitting = [operator for operator in operators if operator.emits_earlier]
@@ -200,7 +201,7 @@ class Task:
             self.dropped,
             number=self._beside.number,
             partitions_of=self.spec.partitions_of,
-            task=self.facts,
+            task=self.context,
             global_views=self.global_views,
             failed=errors.failed,
             let_go=errors.let_go,
@@ -229,7 +230,7 @@ class Task:
             self.dropped,
             self._raise,
             self.current,
-            self.facts,
+            self.context,
             self.record_limit,
             self.log,
         )
@@ -245,7 +246,7 @@ class Task:
     @property
     def gathers(self) -> bool:
         """Whether its runs end after async calls, and need no other limit."""
-        return self._bound.gathers and self.facts.calls.gathers
+        return self._bound.gathers and self.context.calls.gathers
 
     @property
     def external_inputs(self) -> Sequence[TopicPartition]:
@@ -254,9 +255,9 @@ class Task:
     def begin(self) -> None:
         """Start the processors: the state is complete, and records come next."""
         try:
-            self.facts.start()
+            self.context.start()
         except BaseException as error:
-            self._raise(error, self.facts.node)
+            self._raise(error, self.context.node)
 
     # -- input -------------------------------------------------------------------------------
 
@@ -307,26 +308,26 @@ class Task:
         """
         self.emit_left()
         done = 0
-        while done < max_records and not self.facts.emission.is_spent:
+        while done < max_records and not self.context.emission.is_spent:
             waiting = [tp for tp, queue in self._queues.items() if queue]
             if not waiting:
                 break
             if len(waiting) > 1:
                 for tp, batch in in_order(self._queues, waiting, max_records - done):
                     done += self._run(tp, batch)
-                    if self.facts.has_waited or self.facts.emission.is_spent:
+                    if self.context.has_waited or self.context.emission.is_spent:
                         break
                 break
             batch = self._queues[waiting[0]].take(max_records - done)
             done += self._run(waiting[0], batch)
-            if self.facts.has_waited:
+            if self.context.has_waited:
                 break
         return done
 
     def _run(self, tp: TopicPartition, batch: Sequence[ReceivedMessage]) -> int:
         gathers = self.gathers
-        may_end = gathers or (self._emitting and self.facts.emission.is_bounded)
-        run = RecordRun(batch, self.facts, gathers=gathers) if may_end else BatchCursor(batch)
+        may_end = gathers or (self._emitting and self.context.emission.is_bounded)
+        run = RecordRun(batch, self.context, gathers=gathers) if may_end else BatchCursor(batch)
         self._reading = run
         self._undecodable.clear()
         try:
@@ -349,8 +350,8 @@ class Task:
 
     def current(self) -> ReceivedMessage | None:
         """Return the message that is being processed, or None."""
-        if self.facts.batched is not None:
-            message: ReceivedMessage | None = self.facts.batched.message
+        if self.context.batched is not None:
+            message: ReceivedMessage | None = self.context.batched.message
             return message
         reading = self._reading
         return reading.batch[reading.count - 1] if reading is not None and reading.count else None
@@ -373,12 +374,12 @@ class Task:
     # -- the clock ---------------------------------------------------------------------------
 
     def is_due(self) -> bool:
-        due_ms = self.facts.wall_due_ms
-        return due_ms != NEVER_MS and due_ms <= self.facts.now_ms()
+        due_ms = self.context.wall_due_ms
+        return due_ms != NEVER_MS and due_ms <= self.context.now_ms()
 
     def punctuate(self) -> None:
         try:
-            self.facts.punctuate(self.facts.now_ms())
+            self.context.punctuate(self.context.now_ms())
         except BaseException as error:
             self._raise(error)
         self.moved = True
@@ -408,7 +409,7 @@ class Task:
 
     def needs_commit(self) -> bool:
         if self.moved or not self.is_committed:
-            return not self.facts.is_held
+            return not self.context.is_held
         return any(buffer.dirty for buffer in self._buffers.values())
 
     def uncommitted_bytes(self, copies: int = 0) -> int:
@@ -456,9 +457,9 @@ class Task:
         self.watermarks.update(times)
         self.moved = True
         time = min(self.watermark, limit)
-        if not self.is_time_bounded or time <= self.facts.watermark:
+        if not self.is_time_bounded or time <= self.context.watermark:
             return
-        self.facts.watermark = time
+        self.context.watermark = time
         try:
             self._advance_operators(time)
         except BaseException as error:
@@ -476,7 +477,7 @@ class Task:
             operator.advance(time)
             if operator.has_results_left():
                 return
-        self.facts.advance(time)
+        self.context.advance(time)
 
     def has_results_left(self) -> bool:
         """Return whether results of closed windows and the like wait for the next commit."""
@@ -489,17 +490,17 @@ class Task:
         if self._closes_idle:
             self.close_idle()
             return
-        before = self.facts.emission.count
+        before = self.context.emission.count
         try:
             if self.is_time_bounded:
-                self._advance_operators(self.facts.watermark)
+                self._advance_operators(self.context.watermark)
             else:
                 for operator in self._emitting:
                     if operator.has_results_left():
                         operator.emit_left()
         except BaseException as error:
             self._raise(error)
-        self.moved = self.moved or self.facts.emission.count != before
+        self.moved = self.moved or self.context.emission.count != before
 
     def close_idle(self) -> None:
         """Close all open windows as if stream time passed them, within the commit's budget."""
@@ -574,7 +575,7 @@ class Task:
         self._far.clear()
         self.moved = False
         self.is_committed = True
-        self.facts.longest_call = None
+        self.context.longest_call = None
 
     # -- reading from outside ----------------------------------------------------------------
 
@@ -599,7 +600,7 @@ class Task:
 
     def close(self) -> list[tuple[str, BaseException]]:
         """End the task; return errors of processors by node. The local state stays open."""
-        failures = self.facts.close()
+        failures = self.context.close()
         for buffer in self._buffers.values():
             buffer.discard()
         return failures

@@ -94,7 +94,7 @@ def dropped_record(
     }
     if reason.startswith("late"):
         times = task.partition_time  # before the batch of the record
-        stream_time = min(task.facts.watermark, max([task.batch_time(), *times.values()]))
+        stream_time = min(task.context.watermark, max([task.batch_time(), *times.values()]))
         fields |= {
             "stream_time": moment(stream_time),
             "behind_by": format_duration(stream_time - record.timestamp()[1]),
@@ -449,7 +449,7 @@ class Tasks:
         background: Background,
         log: Log,
         handlers: Handlers | None = None,
-        make_facts: Callable[[TaskId], TaskContext] | None = None,
+        make_context: Callable[[TaskId], TaskContext] | None = None,
         global_views: Mapping[str, TableView] | None = None,
         sinks: SinkConnections,
         send_letter: Send,
@@ -479,7 +479,7 @@ class Tasks:
         self._max_ahead_ms = max_ahead_ms
         self._upstream = upstream or Upstream()
         self._handlers = handlers or Handlers()
-        self._make_facts = make_facts or (lambda task_id: TaskContext(task_id=str(task_id)))
+        self._make_context = make_context or (lambda task_id: TaskContext(task_id=str(task_id)))
         self._global_views = global_views or {}
         self._clock = clock
         self._slots: dict[TaskId, OwnedTask] = {}
@@ -736,7 +736,7 @@ class Tasks:
             send=self._send_of(slot.plan),
             dropped=partial(self._drop, slot),
             handlers=self._handlers,
-            facts=self._make_facts(slot.id),
+            context=self._make_context(slot.id),
             global_views=self._global_views,
             now_ms=self._clock.now_ms,
             record_limit=self._record_limit,
@@ -751,7 +751,7 @@ class Tasks:
         )
         if slot.beginning is not None:
             beginning = slot.beginning
-            slot.task.facts.outbox.begin(
+            slot.task.context.outbox.begin(
                 beginning.source,
                 beginning.position,
                 beginning.batching,

@@ -249,10 +249,10 @@ class UpstreamTimes:
         found: list[tuple[Task, Mapping[TopicPartition, int], int]] = []
         for one in self._followed.values():
             task, times = one.task, self._reached(one)
-            if not times and task.watermark <= task.facts.watermark:
+            if not times and task.watermark <= task.context.watermark:
                 continue  # nothing is held back, so the limit makes no difference
             limit = self._limit(task)
-            if times or min(task.watermark, limit) > task.facts.watermark:
+            if times or min(task.watermark, limit) > task.context.watermark:
                 found.append((task, times, limit))
         return found
 

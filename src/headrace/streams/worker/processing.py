@@ -95,7 +95,7 @@ class Processing:
                 self._fetch.pause_queues(task)
                 continue
             self._idle_windows.busy(task)
-            if task.facts.outbox is None:  # tasks with sinks send no records in a transaction
+            if task.context.outbox is None:  # tasks with sinks send no records in a transaction
                 self._transactions.begin()
             processed += self._process_some(task, feeding if self._backpressure.feeds(task) else 1)
             self._fetch.resume_queues(task)
@@ -137,7 +137,7 @@ class Processing:
                 share = self._config.max_poll_records
             room = (
                 self._progress_guard.room
-                if task.facts.outbox is None
+                if task.context.outbox is None
                 else self._sink_writes.room(task)
             )
             most = min(share, self._backpressure.room(task), room)
@@ -146,7 +146,7 @@ class Processing:
             if count and not task.gathers:
                 seconds = self._clock.monotonic_s() - started
                 self._chunk.succeeded(count * sharing, seconds * sharing)
-            if task.facts.outbox is None:
+            if task.context.outbox is None:
                 self._progress_guard.add_records(count)
             self._backpressure.has_read(task, count)
             held_bytes = task.caches_bytes() + task.partials_bytes(count)

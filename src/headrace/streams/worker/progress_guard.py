@@ -217,7 +217,7 @@ class ProgressGuard:
         limit_s = min(self._max_poll_s, self._transaction_s or self._max_poll_s)
         slow_tasks = []
         for task in tasks:
-            call = task.facts.longest_call
+            call = task.context.longest_call
             if call is None or call.kind != "punctuator by wall clock":
                 continue
             if call.ms >= limit_s * 1000 / 8:
@@ -272,7 +272,7 @@ class ProgressGuard:
         if took_s < limit_s:
             self._warn_of_aborts()
             return False
-        call = _longest_call((task.facts.longest_call for task in tasks), took_s)
+        call = _longest_call((task.context.longest_call for task in tasks), took_s)
         if call is not None and call.kind == "punctuator by wall clock":
             self._count_slow_punctuation(tasks, call, setting, limit_s)
             return False
@@ -281,7 +281,7 @@ class ProgressGuard:
         busy = [suspect for suspect in ranges if suspect.ranges] or ranges
         records = sum(len(offsets) for task in busy for offsets in task.ranges.values())
         if call is None and not records:
-            call = _longest_call((task.facts.longest_init for task in tasks), took_s)
+            call = _longest_call((task.context.longest_init for task in tasks), took_s)
         times = [self._count_failure(task, records) for task in busy]
         self._log.warning(
             "work_took_too_long",
@@ -303,7 +303,7 @@ class ProgressGuard:
         self, tasks: Sequence[Task], call: LongCall, setting: str, limit_s: float
     ) -> None:
         """Count a call that took too long; raise after `PUNCTUATIONS_MAX` in a row."""
-        task = next(task for task in tasks if task.facts.longest_call is call)
+        task = next(task for task in tasks if task.context.longest_call is call)
         slow = self._slow_punctuators.setdefault(task.id, _SlowPunctuator())
         slow.times = times = slow.times + 1
         seconds = call.ms / 1000

@@ -125,7 +125,7 @@ class SinkWrites:
 
     def room(self, task: Task) -> int:
         """Return the number of records that a task may process before a write; at least 1."""
-        outbox = task.facts.outbox
+        outbox = task.context.outbox
         if outbox.batching is not None:
             return sys.maxsize
         kept: int = len(outbox.kept)
@@ -133,7 +133,7 @@ class SinkWrites:
 
     def _rows_max(self, outbox: Outbox) -> int:
         """Return the batch size per task, so that all tasks of a sink finish within the target."""
-        outboxes = (task.facts.outbox for task in self.running())
+        outboxes = (task.context.outbox for task in self.running())
         tasks = len(
             [other for other in outboxes if other is not None and other.node == outbox.node]
         )
@@ -155,13 +155,13 @@ class SinkWrites:
 
     def write_full(self) -> None:
         """Write rows of tasks that have reached their size limit or their maximum delay."""
-        tasks = [task for task in self.running() if task.facts.outbox is not None]
+        tasks = [task for task in self.running() if task.context.outbox is not None]
         if not tasks:
             return
         waited_s = self.clock.monotonic_s() - self._written_s
         is_late = self.linger_s is not None and waited_s >= self.linger_s
         for task in tasks:
-            outbox = task.facts.outbox
+            outbox = task.context.outbox
             if outbox.batching is not None:
                 is_full = self._is_due(outbox)
             else:
@@ -185,12 +185,12 @@ class SinkWrites:
         return now_s - outbox.since_s >= batching.every_s
 
     def _keep_within_bounds(self, tasks: Sequence[Task]) -> None:
-        held = [task for task in tasks if task.facts.outbox.batching is not None]
-        most = max((task.facts.outbox.batching.max_bytes for task in held), default=0)
-        while sum(task.facts.outbox.bytes for task in held) > max(BATCHED_BYTES_MAX, most):
-            fullest = max(held, key=lambda task: task.facts.outbox.bytes)
+        held = [task for task in tasks if task.context.outbox.batching is not None]
+        most = max((task.context.outbox.batching.max_bytes for task in held), default=0)
+        while sum(task.context.outbox.bytes for task in held) > max(BATCHED_BYTES_MAX, most):
+            fullest = max(held, key=lambda task: task.context.outbox.bytes)
             held.remove(fullest)
-            self._write(fullest, fullest.facts.outbox)
+            self._write(fullest, fullest.context.outbox)
 
     def dead_letters_committed(self) -> None:
         self.dead_letters.are_open = False
@@ -201,8 +201,8 @@ class SinkWrites:
         After this, a running task has no unwritten rows, or batched rows that delay its commit.
         """
         for task in self.running():
-            if task.facts.outbox is not None and (not task.facts.is_held or task.id in ending):
-                self._write(task, task.facts.outbox)
+            if task.context.outbox is not None and (not task.context.is_held or task.id in ending):
+                self._write(task, task.context.outbox)
         self._written_s = self.clock.monotonic_s()
 
     def _write(self, task: Task, outbox: Outbox) -> None:
@@ -280,7 +280,7 @@ class SinkWrites:
         """Call the handler for the record of refused rows, and log its other rows."""
         first = next(i for i, row in enumerate(now.rows) if row.offset == rows[0].offset)
         message = now.kept[first][3]
-        now.task.facts.refused(now.outbox.node, error.with_traceback(None), message, rows[0])
+        now.task.context.refused(now.outbox.node, error.with_traceback(None), message, rows[0])
         if len(rows) > 1:  # writes that test the other rows would move the position
             ((tp, _),) = now.task.next_offset.items()
             self.log.warning(

@@ -101,7 +101,7 @@ def backlog_after(backlog: Backlog | None, now: WorkerSnapshot, log: Log) -> Bac
 def _stream_time(task: Task) -> int:
     """Return the stream time of a task's operators, or -1 before it is known."""
     if task.is_time_bounded:
-        return task.facts.watermark or -1
+        return task.context.watermark or -1
     return max(task.partition_time.values(), default=-1)
 
 

@@ -231,7 +231,7 @@ class _Wiring:
             background=dependencies.background("headrace-facts"),
             log=dependencies.log,
             handlers=config.handlers,
-            make_facts=self._make_facts,
+            make_context=self._make_context,
             global_views=self.global_tables.views,
             sinks=self.sink_connections,
             send_letter=self.dead_letters.send,
@@ -240,7 +240,7 @@ class _Wiring:
             upstream=self.upstream,
         )
 
-    def _make_facts(self, task_id: TaskId) -> TaskContext:
+    def _make_context(self, task_id: TaskId) -> TaskContext:
         return TaskContext(
             application_id=self._config.application_id,
             task_id=str(task_id),

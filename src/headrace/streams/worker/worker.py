@@ -274,7 +274,7 @@ class Worker:
         return min(idle_s, *(bound_s for bound_s in bounds if bound_s is not None))
 
     def _until_punctuation_s(self) -> float:
-        due_ms = min((task.facts.wall_due_ms for task in self.tasks.running), default=NEVER_MS)
+        due_ms = min((task.context.wall_due_ms for task in self.tasks.running), default=NEVER_MS)
         return (
             math.inf
             if due_ms == NEVER_MS

@@ -71,11 +71,11 @@ class Gathering(Operator):
 
     __slots__ = (
         "_context",
-        "_facts",
         "_last",
         "_limit",
         "_number",
         "_release",
+        "_task",
         "_wait_ms",
         "is_full",
         "pending",
@@ -90,7 +90,7 @@ class Gathering(Operator):
         wait_ms: int | None = None,
     ) -> None:
         self._context = context
-        self._facts = context.task
+        self._task = context.task
         self._limit = 1 if at_once or not context.task.calls.gathers else limit
         self._wait_ms = None if context.in_runs else wait_ms
         self._last: Any = None
@@ -109,8 +109,8 @@ class Gathering(Operator):
         return bool(self.pending) and self._wait_ms is None
 
     def process(self, key: Any, value: Any, _: Any, timestamp: int, headers: Headers, /) -> None:
-        facts, pending = self._facts, self.pending
-        message = facts.record
+        task, pending = self._task, self.pending
+        message = task.record
         count = len(pending)
         # Records of a message arrive one after the other, unless some of them were forwarded.
         if message is not None and message is self._last:
@@ -118,31 +118,31 @@ class Gathering(Operator):
         else:
             self._last, self._number = message, 0
         record = (key, value, timestamp, headers)
-        pending[count] = Gathered(message, record, self._number, facts.timestamp)
+        pending[count] = Gathered(message, record, self._number, task.timestamp)
         if count == 0 and self._wait_ms is not None:
-            facts.release_at(self._context.node, facts.now_ms() + self._wait_ms, self._release)
+            task.release_at(self._context.node, task.now_ms() + self._wait_ms, self._release)
         self.is_full = count + 1 >= self._limit
 
     def joined(self) -> Iterator[Gathered]:
         """Run the calls of the batch; yield each record with the task's state at its arrival."""
         if not self.pending:
             return
-        facts = self._facts
-        facts.released(self._context.node)
+        task = self._task
+        task.released(self._context.node)
         if self._limit > 1:
-            facts.has_waited = True
+            task.has_waited = True
         held = list(self.pending.values())
         self.pending.clear()
         self.is_full = False
         held = self._called(held)
-        outer = facts.record, facts.timestamp
+        outer = task.record, task.timestamp
         try:
             for one in held:
-                facts.record, facts.timestamp, facts.batched = one.message, one.task_time, one
+                task.record, task.timestamp, task.batched = one.message, one.task_time, one
                 yield one
-            facts.batched = None  # not after an error, which is reported with this record
+            task.batched = None  # not after an error, which is reported with this record
         finally:
-            facts.record, facts.timestamp = outer
+            task.record, task.timestamp = outer
 
     def _called(self, held: list[Gathered]) -> list[Gathered]:
         """Run the calls for some records; return the records in the order of their results."""

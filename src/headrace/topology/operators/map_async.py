@@ -86,7 +86,7 @@ class _Calling(Gathering):
     def _called(self, held: list[Gathered]) -> list[Gathered]:
         spec, context = self._spec, self._context
         jobs = [ExternalCall(partial(spec.called.make, one, context)) for one in held]
-        self._facts.calls.run(jobs, spec.plan)
+        self._task.calls.run(jobs, spec.plan)
         for one, job in zip(held, jobs, strict=True):
             one.value, one.error = job.value, job.error
             if spec.instead is not None and isinstance(job.error, Exception):

@@ -159,8 +159,21 @@ class Outbox(Operator):
     sink has lost rows.
     """
 
-    __slots__ = ("_bytes", "_copies", "_counted", "_facts", "_is_first", "_written", "batching",
-                 "kept", "node", "pending", "position", "since_s", "source")  # fmt: skip
+    __slots__ = (
+        "_bytes",
+        "_copies",
+        "_counted",
+        "_is_first",
+        "_task",
+        "_written",
+        "batching",
+        "kept",
+        "node",
+        "pending",
+        "position",
+        "since_s",
+        "source",
+    )  # fmt: skip
 
     def __init__(self, spec: WriteOutside, context: OperatorContext) -> None:
         del spec
@@ -179,7 +192,7 @@ class Outbox(Operator):
         self.kept: list[Kept] = []
         """Records that are not written yet; always the same list."""
         self._bytes = self._counted = 0
-        self._facts = context.task
+        self._task = context.task
         self._written = context.number("written")
         context.task.outbox = self
 
@@ -187,7 +200,7 @@ class Outbox(Operator):
         del old, headers
         if self._copies:
             key, value = snapshot(key), snapshot(value)
-        self.kept.append((key, value, timestamp, self._facts.record))
+        self.kept.append((key, value, timestamp, self._task.record))
 
     @property
     def bytes(self) -> int:

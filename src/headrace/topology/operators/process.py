@@ -162,11 +162,11 @@ def add_life_cycle(made: Any, given: Any, context: OperatorContext) -> None:
 
 
 class _Running(Uncached):
-    __slots__ = ("_facts", "_make_record", "_process")
+    __slots__ = ("_make_record", "_process", "_task")
 
     def __init__(self, spec: ProcessorSpec, context: OperatorContext) -> None:
         super().__init__(context.forward)
-        self._facts = context.task
+        self._task = context.task
         self._make_record: Any = FixedKeyRecord if spec.fixed_key else Record
         given = FixedKeyProcessorContext if spec.fixed_key else ProcessorContext
         processor_context: Any = given(context)
@@ -177,10 +177,10 @@ class _Running(Uncached):
     def process(self, key: Any, value: Any, old: Any, timestamp: int, headers: Headers, /) -> None:
         """Process a record; store writes meanwhile have the record's timestamp."""
         del old
-        facts = self._facts
-        outer, facts.timestamp = facts.timestamp, timestamp
+        task = self._task
+        outer, task.timestamp = task.timestamp, timestamp
         try:
             record = self._make_record(key, value, timestamp, tuple(headers) if headers else ())
             self._process(record)
         finally:
-            facts.timestamp = outer
+            task.timestamp = outer

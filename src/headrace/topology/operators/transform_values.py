@@ -105,16 +105,16 @@ class TransformValues(OperatorSpec):
 
 class _Transforming(Operator):
     __slots__ = (
-        "_facts",
         "_failed",
         "_forward",
         "_rows",
+        "_task",
         "_transform",
         "pending",
     )
 
     def __init__(self, spec: TransformValues, context: OperatorContext) -> None:
-        self._facts = context.task
+        self._task = context.task
         self._failed = context.failed
         self._forward = context.forward
         transformer_context = ProcessingContext(context)
@@ -126,15 +126,15 @@ class _Transforming(Operator):
 
     def process(self, key: Any, value: Any, _: Any, timestamp: int, headers: Headers, /) -> None:
         """Process a change; store writes meanwhile have its timestamp."""
-        facts = self._facts
-        outer, facts.timestamp = facts.timestamp, timestamp
+        task = self._task
+        outer, task.timestamp = task.timestamp, timestamp
         try:
             new = self._transform(key, value)
         except Exception as error:
             self._failed(error, key, value, timestamp, headers)
             new = None
         finally:
-            facts.timestamp = outer
+            task.timestamp = outer
         rows = self._rows
         if rows is None:
             self._forward(key, new, None, timestamp, headers)

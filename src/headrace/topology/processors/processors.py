@@ -169,11 +169,11 @@ class ProcessingContext:
         context: the context of the operator.
     """
 
-    __slots__ = ("_facts", "_forward", "_operator", "_scheduled")
+    __slots__ = ("_forward", "_operator", "_scheduled", "_task")
 
     def __init__(self, context: OperatorContext) -> None:
         self._operator = context
-        self._facts: TaskContext = context.task
+        self._task: TaskContext = context.task
         self._scheduled = 0
         """Number of schedules that `init` has created; -1 after `init`."""
         self._forward: Receive = self._not_yet
@@ -186,22 +186,22 @@ class ProcessingContext:
     @property
     def application_id(self) -> str:
         """The application's id."""
-        return self._facts.application_id
+        return self._task.application_id
 
     @property
     def task_id(self) -> str:
         """The task's id: sub-topology and partition, such as ``0_3``."""
-        return self._facts.task_id
+        return self._task.task_id
 
     @property
     def partition(self) -> int:
         """The partition that the task reads, of each of its topics."""
-        return self._facts.partition
+        return self._task.partition
 
     @property
     def settings(self) -> Mapping[str, object]:
         """The application's settings by their dotted names, without the clients' settings."""
-        return self._facts.settings
+        return self._task.settings
 
     @property
     def record_metadata(self) -> RecordMetadata | None:
@@ -209,7 +209,7 @@ class ProcessingContext:
 
         None in a punctuator and in `init`, and for cached changes that are forwarded at the commit.
         """
-        message = self._facts.record
+        message = self._task.record
         if message is None:
             return None
         return RecordMetadata(message.topic(), message.partition(), message.offset())
@@ -219,12 +219,12 @@ class ProcessingContext:
         """The largest timestamp that the task has seen, in milliseconds; -1 before the first
         record.
         """
-        return self._facts.stream_time
+        return self._task.stream_time
 
     @property
     def current_time(self) -> int:
         """The wall-clock time in milliseconds since 1970."""
-        return self._facts.now_ms()
+        return self._task.now_ms()
 
     @overload
     def store(self, store: StoreBuilder[F]) -> F: ...
@@ -295,7 +295,7 @@ class ProcessingContext:
                 f"the kind of time must be 'stream_time' or 'wall_clock', not {kind!r}"
             )
         schedule = Schedule(self.node, interval_ms, callback, due)
-        self._facts.schedule(kind, schedule)
+        self._task.schedule(kind, schedule)
         return schedule
 
     def _due_number(self) -> Number:
@@ -307,13 +307,13 @@ class ProcessingContext:
     def _first_by_stream_time(self, kept: int, interval_ms: int, start_ms: int | None) -> int:
         if kept < 0:
             return start_ms or 0
-        if start_ms is None and self._facts.stream_time >= 0:
+        if start_ms is None and self._task.stream_time >= 0:
             # If the interval is now shorter, do not wait for the end of the previous interval.
-            return min(kept, self._facts.stream_time + interval_ms)
+            return min(kept, self._task.stream_time + interval_ms)
         return kept
 
     def _first_by_wall_clock(self, kept: int, interval_ms: int, start_ms: int | None) -> int:
-        now_ms = self._facts.now_ms()
+        now_ms = self._task.now_ms()
         first = now_ms + interval_ms
         if start_ms is not None:
             missed = max(0, -((start_ms - now_ms) // interval_ms))
@@ -322,7 +322,7 @@ class ProcessingContext:
 
     def commit(self) -> None:
         """Request a commit soon; it includes all work up to that commit."""
-        self._facts.request_commit()
+        self._task.request_commit()
 
     def count(self, name: str, n: float = 1) -> None:
         """Add to a counter of the processor, which is part of the application's metrics.
@@ -345,7 +345,7 @@ class ProcessingContext:
             raise MisuseValueError(
                 f"processor {self.node!r} counts {name} down; a number that is counted only grows"
             )
-        self._facts.count(self.node, name, n)
+        self._task.count(self.node, name, n)
 
     def _started(self) -> None:
         self._scheduled = -1
