@@ -107,6 +107,17 @@ def test_avro_without_its_extra_names_the_extra() -> None:
     )
 
 
+def test_a_star_import_requires_no_extra() -> None:
+    code = (
+        "import sys; sys.modules['fastavro'] = None\n"
+        "from headrace import *\n"
+        "import headrace\n"
+        "print(StreamsBuilder.__name__, 'avro' in globals(), 'avro' in dir(headrace))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout == "StreamsBuilder False True\n", done.stderr
+
+
 def test_the_changelog_is_short_and_takes_the_fragments() -> None:
     releases = re.split(r"^## ", (ROOT / "CHANGELOG.md").read_text(), flags=re.M)[1:]
     assert releases

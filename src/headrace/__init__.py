@@ -103,7 +103,7 @@ if TYPE_CHECKING:
         serdes,
     )
     from headrace.topology.processors.stores import in_memory
-    from headrace.topology.serdes import avro
+    from headrace.topology.serdes import avro as avro
 
 __version__: Final = "0.1.0"
 
@@ -184,7 +184,6 @@ __all__ = [
     "WindowStore",
     "Windowed",
     "__version__",
-    "avro",
     "connect",
     "connect_async",
     "event_time",
@@ -217,10 +216,11 @@ _ELSEWHERE: Final = {
     "in_memory": "headrace.topology.processors.stores",
 }
 _MODULES: Final = {"avro": "headrace.topology.serdes.avro", "serdes": "headrace.topology.serdes"}
+"""Public modules. `avro` requires an extra, so a star import must not load it."""
 
 
 def __getattr__(name: str) -> Any:
-    if name not in __all__:
+    if name not in __all__ and name not in _MODULES:
         raise AttributeError(f"module 'headrace' has no attribute {name!r}")
     with rare_collections():
         if name in _MODULES:
@@ -230,4 +230,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])
+    return sorted({*globals(), *__all__, *_MODULES})
