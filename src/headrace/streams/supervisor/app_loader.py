@@ -50,6 +50,11 @@ def _after_standard_library() -> int:
 
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
+WRONG_CODE = (
+    *(ArithmeticError, AssertionError, AttributeError, ImportError, LookupError),
+    *(NameError, RuntimeError, SyntaxError, TypeError, ValueError),
+)
+"""Errors that an application's function raises again at each call, unless they are an OSError."""
 _AN_APP = "a KafkaStreams, or a function without arguments that returns a KafkaStreams"
 
 

@@ -30,7 +30,7 @@ from headrace.streams.config.settings import Given
 from headrace.streams.errors import RecordError
 from headrace.streams.kafka.clocks import SystemClock
 from headrace.streams.queries.query_queue import Outcome, QueryQueue, StateQueryResponse
-from headrace.streams.supervisor.app_loader import load_app
+from headrace.streams.supervisor.app_loader import WRONG_CODE, failed_call, load_app
 from headrace.streams.supervisor.channel import (
     Answer,
     Channel,
@@ -117,7 +117,12 @@ class _Commands(threading.Thread):
 
 def _load(launch: Launch, *, index: int, activity: Activity, channel: Channel) -> KafkaStreams:
     settings = Given(launch.settings, launch.origins)
-    app = load_app(launch.target, settings)
+    try:
+        app = load_app(launch.target, settings)
+    except WRONG_CODE as error:
+        if isinstance(error, OSError):  # such as requests.exceptions.InvalidJSONError
+            raise
+        raise failed_call(launch.target, error) from error
     worker_id = settings.get("worker.id", app.config.worker_id)
     if launch.endpoint is not None and app.config.application_server is None:
         settings.setdefault("application.server", launch.endpoint)
