@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import headrace
 from headrace import topology
 from headrace.streams.kafka import reactions
 from headrace.topology import (
@@ -50,6 +51,13 @@ def test_every_link_leads_somewhere(page: Path) -> None:
         assert linked.exists(), target
         if anchor:
             assert anchor in _anchors(linked), f"{target}#{anchor}"
+
+
+def test_every_sink_that_a_page_names_exists() -> None:
+    named = {name for page in PAGES for name in re.findall(r"\b[A-Z]\w+Sink\b", page.read_text())}
+    of_others = {"PostgreSQLSink"}  # of Quix Streams
+    assert {name for name in named - of_others if not hasattr(headrace, name)} == set()
+    assert of_others < named
 
 
 def test_the_page_on_guarantees_has_the_table_of_reactions() -> None:
