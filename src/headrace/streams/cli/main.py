@@ -1,7 +1,7 @@
 """The command line `headrace`.
 
-A command is defined in the package that it controls; `_COMMANDS` has its location. Other packages
-add commands as entry points of the group `headrace.commands`. Each command is imported on use, so
+Most commands are modules of this package; `_COMMANDS` has the location of each. Other packages add
+commands as entry points of the group `headrace.commands`. Each command is imported on use, so
 that `headrace --help` loads neither the Kafka client nor a store.
 """
 

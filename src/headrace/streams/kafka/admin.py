@@ -96,6 +96,34 @@ _WORD = re.compile(r"(?<=[a-z])(?=[A-Z])")
 _UNIQUE = re.compile(r"-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}$")
 
 
+class _CachedByArguments(type):
+    """Metaclass of a class that has one object for equal arguments."""
+
+    def __init__(cls, *args: Any) -> None:
+        super().__init__(*args)
+        cls._objects: dict[tuple[Any, ...], Any] = {}
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        key = (*args, *kwargs.values())
+        if key not in cls._objects:
+            cls._objects[key] = super().__call__(*args, **kwargs)
+        return cls._objects[key]
+
+
+def share_topic_id_objects() -> None:
+    """Have the client create one object for each topic ID, however often topics are described.
+
+    confluent-kafka (2.16 at least) never releases the `Uuid` of a described topic, about 120
+    bytes. Each commit describes its topics, which adds up to tens of megabytes an hour. The client
+    looks the class up by name.
+    """
+    original: Any = confluent_kafka.Uuid
+    if not isinstance(original, _CachedByArguments):
+        confluent_kafka.Uuid = _CachedByArguments(  # type: ignore[assignment, misc]
+            "Uuid", (original,), {"__module__": original.__module__}
+        )
+
+
 class LiveAdmin:
     """Admin client of a real cluster.
 
@@ -114,6 +142,7 @@ class LiveAdmin:
         contact: BrokerState | None = None,
         waiting: Callable[[], bool] = lambda: False,
     ) -> None:
+        share_topic_id_objects()
         self._stopping = stopping
         self._config = dict(config)
         self._contact = contact or BrokerState()
