@@ -52,9 +52,12 @@ def _after_standard_library() -> int:
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 WRONG_CODE = (
     *(ArithmeticError, AssertionError, AttributeError, ImportError, LookupError),
-    *(NameError, RuntimeError, SyntaxError, TypeError, ValueError),
+    *(NameError, SyntaxError, TypeError, ValueError),
 )
-"""Errors that an application's function raises again at each call, unless they are an OSError."""
+"""Errors that an application's function raises again at each call, unless they are an OSError.
+
+A RuntimeError can be temporary, such as a service that does not answer, so the call is repeated.
+"""
 _AN_APP = "a KafkaStreams, or a function without arguments that returns a KafkaStreams"
 
 
