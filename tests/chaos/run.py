@@ -256,7 +256,7 @@ class Run:
     def _soak(self, cluster: Cluster, fleet: Fleet, load: LoadProcess) -> None:
         """Watch the workers under constant load; strike only what `--kind` names, and seldom."""
         options = self._options
-        sampler = Sampler(fleet, options.part_directory / "soak.csv")
+        sampler = Sampler(fleet, self._asked.hosts, options.part_directory / "soak.csv")
         sampler.start()
         if options.kinds:
             self._fight(cluster, fleet, load)

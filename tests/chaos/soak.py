@@ -19,6 +19,7 @@ from pathlib import Path
 import msgspec
 
 from headrace.streams.metrics.snapshots import WorkerSnapshot
+from tests.chaos.query_hosts import QueryHost
 from tests.chaos.status import Field
 from tests.chaos.workers import Fleet, Slot
 
@@ -26,17 +27,18 @@ EVERY_S = 5.0
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _WINDOWS = 6
 """A process is divided into so many spans of time; in the first one it warms up."""
-_GROWTH = 1.2
-_FLOORS = {"rss_mb": 48.0, "open_files": 40.0, "lag": 2_000.0, "commit_s": 0.2}
+_GROWTH = 1.1
+_FLOORS = {"rss_mb": 12.0, "open_files": 40.0, "lag": 2_000.0, "commit_s": 0.2}
 """What grows by less in all is noise."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A worker at one moment.
+    """A worker, or a process that serves the stores of a host, at one moment.
 
     Args:
         at_s: seconds since the beginning.
+        worker: name of the worker or the host; a host has no lag and no commits.
         lag: records between what is committed and the end of its inputs.
         commits: those of this process so far.
         commit_s: how long a commit took on average since the sample before; None without one.
@@ -53,16 +55,19 @@ class Sample:
 
 
 class Sampler(threading.Thread):
-    """Samples all workers until it is stopped.
+    """Samples all workers and query hosts until it is stopped.
 
     Args:
         fleet: the workers.
         path: of the CSV file.
     """
 
-    def __init__(self, fleet: Fleet, path: Path, *, every_s: float = EVERY_S) -> None:
+    def __init__(
+        self, fleet: Fleet, hosts: Sequence[QueryHost], path: Path, *, every_s: float = EVERY_S
+    ) -> None:
         super().__init__(name="sampler", daemon=True)
         self._fleet = fleet
+        self._hosts = hosts
         self._path = path
         self._every_s = every_s
         self._over = threading.Event()
@@ -76,8 +81,8 @@ class Sampler(threading.Thread):
             out = csv.writer(file)
             out.writerow([one.name for one in fields(Sample)])
             while not self._over.wait(self._every_s):
-                for slot in self._fleet.slots:
-                    sample = self._sample(slot)
+                workers = [self._sample(slot) for slot in self._fleet.slots]
+                for sample in (*workers, *(self._sample_host(host) for host in self._hosts)):
                     if sample is not None:
                         self.samples.append(sample)
                         out.writerow(astuple(sample))
@@ -94,8 +99,7 @@ class Sampler(threading.Thread):
         if process is None or not slot.is_busy:
             return None
         try:
-            pages = int(Path(f"/proc/{process.pid}/statm").read_text().split()[1])
-            open_files = len(os.listdir(f"/proc/{process.pid}/fd"))
+            rss_mb, open_files = _of_process(process.pid)
             _, _, text = slot.status_path.with_suffix(".facts").read_bytes().partition(b" ")
             facts = msgspec.json.decode(text, type=WorkerSnapshot)
         except (OSError, ValueError, msgspec.DecodeError):
@@ -104,18 +108,35 @@ class Sampler(threading.Thread):
             at_s=round(time.monotonic() - self._began_s, 1),
             worker=slot.name,
             pid=process.pid,
-            rss_mb=round(pages * _PAGE_BYTES / (1 << 20), 1),
+            rss_mb=rss_mb,
             open_files=open_files,
             lag=sum(one.lag or 0 for task in facts.tasks for one in task.inputs),
             commits=slot.status[Field.COMMITS],
             commit_s=self._commit_s(process.pid, facts),
         )
 
+    def _sample_host(self, host: QueryHost) -> Sample | None:
+        process = host.process
+        if process is None:
+            return None
+        try:
+            rss_mb, open_files = _of_process(process.pid)
+        except OSError:
+            return None  # it has just ended
+        at_s = round(time.monotonic() - self._began_s, 1)
+        return Sample(at_s, f"host {host.name}", process.pid, rss_mb, open_files, 0, 0, None)
+
     def _commit_s(self, pid: int, facts: WorkerSnapshot) -> float | None:
         count, sum_s = facts.commit_latency.count, facts.commit_latency.sum_s
         before, sum_before_s = self._told.get(pid, (0, 0.0))
         self._told[pid] = count, sum_s
         return round((sum_s - sum_before_s) / (count - before), 4) if count > before else None
+
+
+def _of_process(pid: int) -> tuple[float, int]:
+    """Return its resident memory in MB, and the number of its open files."""
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return round(pages * _PAGE_BYTES / (1 << 20), 1), len(os.listdir(f"/proc/{pid}/fd"))
 
 
 def growth(samples: Iterable[Sample]) -> list[str]:
@@ -173,7 +194,8 @@ def draw(samples: Sequence[Sample], path: Path) -> Path:
                 for sample in samples
                 if sample.worker == worker and getattr(sample, name) is not None
             ]
-            axes.plot(*zip(*points, strict=True), label=worker, linewidth=1)
+            if points:
+                axes.plot(*zip(*points, strict=True), label=worker, linewidth=1)
         axes.set_ylabel(name)
         axes.set_ylim(bottom=0)
     all_axes[0].legend(loc="upper left")

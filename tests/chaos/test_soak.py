@@ -30,7 +30,7 @@ def test_what_rises_in_each_span_of_time_is_growth() -> None:
         [300.0] * 300,
         [min(600.0, 100.0 + 10 * n) for n in range(300)],  # caches fill, and then it is the same
         [300.0 + 200 * (n % 50 > 25) for n in range(300)],
-        [300.0 + n / 10 for n in range(300)],  # less than the floor
+        [300.0 + n / 10 for n in range(300)],  # less than a tenth
         [100.0, 500.0, 900.0],  # too short to say anything
     ],
 )

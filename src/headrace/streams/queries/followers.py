@@ -8,6 +8,7 @@ If a task's worker has re-created the files, they are opened again.
 
 from __future__ import annotations
 
+import ctypes
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -152,6 +153,16 @@ def _pause_s(took_s: float) -> float:
     return min(max(FOLLOW_EVERY_S, min(FOLLOW_SHARE * took_s, longest_s)), FOLLOW_EVERY_MAX_S)
 
 
+def _return_freed_memory() -> None:
+    """Return freed memory to the operating system, if the C library is glibc.
+
+    Each thread that opens files allocates from an arena of its own, which glibc does not shrink if
+    the memory at its end is in use. A server of 20 threads kept 450 MB in this way after an hour.
+    """
+    with suppress(AttributeError, OSError, TypeError):
+        ctypes.CDLL(None).malloc_trim(0)
+
+
 def _require_kind(kind: Kind, layout: str | None) -> None:
     """Raise if the files contain another kind of store, whose rows would be misread."""
     if layout is not None and KINDS.get(layout, layout) != kind:
@@ -250,6 +261,7 @@ class Followers:
                     self._open.pop(path).close()
             if self._open:
                 self._sweep_later()
+        _return_freed_memory()
 
     def close(self) -> None:
         with self._lock:
