@@ -50,7 +50,7 @@ FIGURES = (
     ("operations", f"{connectivity.STOP_PATIENCE_S:g} s after the signal the last commit"),
     ("operations", f"wait {connectivity.TOOLS_WAIT_S:g} s if every broker refuses"),
     ("operations", f"every {_WORDS[round(shutdown.CHECK_INTERVAL_S)]} seconds, commit"),
-    ("operations", f"After {tasks.TELL_AFTER_S:g} s it warns: `offsets_undecided`"),
+    ("operations", f"After {tasks.WARN_AFTER_S:g} s it warns: `offsets_undecided`"),
     ("interactive-queries", f"{query_queue.KEYS_MAX} keys or {query_queue.ROWS_MAX} rows at most"),
     ("interactive-queries", f"or {query_queue.BYTES_MAX >> 10} KiB of them"),
     ("interactive-queries", f"and {query_queue.TURN_S * 1000:g} ms between two batches"),

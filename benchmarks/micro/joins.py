@@ -94,7 +94,7 @@ class Bench:
         """What a commit does, without the network."""
         begun = time.thread_time()
         self.commits += 1
-        while self.task.held_back():
+        while self.task.cached_updates():
             self.task.flush()
         deltas = self.task.deltas()
         for store, delta in deltas.items():

@@ -324,7 +324,7 @@ def _lose_partitions(driver: TopologyTestDriver) -> None:
 
 def _lead_places(driver: TopologyTestDriver, step: int = 1) -> list[TopicPartition]:
     """Those that the group shares out, as far as tasks have them."""
-    leads = driver._worker.present().tasks.lead_topics[::step]
+    leads = driver._worker.present().tasks.subscribed_topics[::step]
     owned = {place for task in driver._worker.present().tasks.running for place in task.inputs}
     return [p for t in leads for p in driver.cluster.partitions(t) if p in owned]
 

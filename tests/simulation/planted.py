@@ -237,7 +237,7 @@ def lost_partitions_dropped_without_an_abort(patch: pytest.MonkeyPatch) -> None:
     _do_not_compare_members(patch)
 
     def on_lost(self: Worker, partitions: Sequence[TopicPartition]) -> None:
-        self._notifier.release(self.tasks.owned_of(partitions))
+        self._notifier.release(self.tasks.ids_of(partitions))
 
     patch.setattr(Worker, "on_lost", on_lost)
 
@@ -474,7 +474,7 @@ def results_left_wait_for_the_next_time(patch: pytest.MonkeyPatch) -> None:
         operators = self._bound.operators.values()
         emits = any(operator.is_due(time) for operator in operators)
         for operator in operators:
-            while emits and self.held_back():
+            while emits and self.cached_updates():
                 self._bound.flush()
             if operator.has_results_left():
                 operator.emit_left()

@@ -33,7 +33,7 @@ def main() -> None:
     logs.configure(colors=False)
     plan = json.loads(sys.argv[1])
     app = topology(plan["table"], plan["input"], plan["output"])
-    global_tables.BULK_RECORDS, global_tables.KEEP_RECORDS = plan["bulk"], plan["keep"]
+    global_tables.BULK_RECORDS, global_tables.FLUSH_RECORDS = plan["bulk"], plan["keep"]
     seen = 0
 
     def probe(step: str) -> None:

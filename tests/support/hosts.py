@@ -60,7 +60,9 @@ class Group:
             raise self.failure
         members = {
             Member(f"member-{n}", with_endpoint("asked-consumer", endpoint), "/h"): tuple(
-                TopicPartition(plan.lead(self.partition_counts(plan.topics.all_sources)), p)
+                TopicPartition(
+                    plan.subscribed_topic(self.partition_counts(plan.topics.all_sources)), p
+                )
                 for plan in self.plans
                 for p in sorted(some)
                 if self.state == "stable"

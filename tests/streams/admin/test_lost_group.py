@@ -465,9 +465,9 @@ def test_at_least_once_records_in_front_show_nothing() -> None:
 def test_what_was_told_is_not_told_again_by_the_tasks() -> None:
     log, lost = EventLog(), [TopicPartition("a", 0), TopicPartition("b", 0)]
     told = LostOffsets("app", {}, exactly_once=False, log=log, reported=frozenset(lost))
-    told.meet("0_0", Counted(["n"]), lost, {})
+    told.handle("0_0", Counted(["n"]), lost, {})
     assert log.events == []
-    told.meet("0_1", Counted(["n"]), [*lost, TopicPartition("c", 0)], {})
+    told.handle("0_1", Counted(["n"]), [*lost, TopicPartition("c", 0)], {})
     assert [event["event"] for event in log.events] == ["records_counted_twice"]
     options = "--topic a:0 --topic b:0 --topic c:0"
     (event,) = log.events

@@ -133,7 +133,7 @@ class Worker:
     @property
     def leads(self) -> list[str]:
         counts = {name: f.partitions for name, f in self.cluster.describe(self._topics()).items()}
-        return sorted(plan.lead(counts) for plan in self.versions.plans)
+        return sorted(plan.subscribed_topic(counts) for plan in self.versions.plans)
 
     def _topics(self) -> list[str]:
         return [topic for plan in self.versions.plans for topic in plan.topics.all_sources]

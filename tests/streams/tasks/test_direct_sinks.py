@@ -10,7 +10,7 @@ import pytest
 
 from headrace.streams.errors import ConfigError, RecordError
 from headrace.streams.kafka.protocols import CommittedOffset, TopicPartition
-from headrace.streams.tasks.sink_connections import StartPosition, begun_at
+from headrace.streams.tasks.sink_connections import StartPosition, sink_offsets
 from headrace.streams.testing.driver import CrashPoint, TopologyTestDriver
 from headrace.streams.testing.driver_store import SinkPoint
 from headrace.streams.testing.memory_worker import EventLog
@@ -263,7 +263,7 @@ def test_the_end_of_a_topic_is_not_where_a_sink_goes_on(begin: int, *, told: boo
     place, log = TopicPartition("in", 0), EventLog()
     start, beginning = {place: CommittedOffset(9)}, StartPosition("in@id", 4)
     assert sub.outside is not None
-    begun = begun_at(start, beginning, sub.outside, log, is_committed=told)
+    begun = sink_offsets(start, beginning, sub.outside, log, is_committed=told)
     assert begun == {place: CommittedOffset(begin)}
 
 

@@ -27,7 +27,7 @@ class Rows(GlobalRows):
         state = MemoryTaskState([spec])
         row = encode_timestamped(1, b"x" * SIZE)
         state.write({"rows": [(key.encode(), row) for key in KEYS]}, {})
-        self.show(state.store("rows"))
+        self.use(state.store("rows"))
 
     def _load(self, key: bytes) -> tuple[str | None, int]:
         self.loads += 1
@@ -45,7 +45,7 @@ def test_rows_stay_decoded_until_they_change() -> None:
     rows = Rows(1_000_000)
     assert rows.looked_up(KEYS) == 100
     assert rows.looked_up(KEYS) == 0
-    rows.forget([(b"007", None)])
+    rows.evict([(b"007", None)])
     assert rows.looked_up(KEYS) == 1
 
 
@@ -79,5 +79,5 @@ def test_rows_that_changed_do_not_count_any_more() -> None:
     rows = Rows(200 * SIZE)
     for _ in range(20):
         rows.looked_up(KEYS)
-        rows.forget([(key.encode(), None) for key in KEYS[50:]])
+        rows.evict([(key.encode(), None) for key in KEYS[50:]])
     assert rows.looked_up(KEYS[:50]) == 0

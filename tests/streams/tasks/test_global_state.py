@@ -16,7 +16,7 @@ from headrace.state.store import TaskState
 from headrace.streams.errors import LocalStateError
 from headrace.streams.kafka.protocols import TopicPartition
 from headrace.streams.plan.global_plan import GlobalPlan
-from headrace.streams.tasks.global_state import Followed, GlobalState, stores_of_tables
+from headrace.streams.tasks.global_state import GlobalState, TableProgress, stores_of_tables
 from headrace.streams.tasks.home import open_global_home
 from headrace.streams.testing.memory_worker import EventLog
 from headrace.topology import serdes
@@ -53,17 +53,17 @@ def home(tmp_path: Path) -> Iterator[Home]:
     home.close()
 
 
-def follows(offset: int, wall_ms: int = 0) -> Followed:
-    return Followed("id", {PLACE: offset}, wall_ms)
+def follows(offset: int, wall_ms: int = 0) -> TableProgress:
+    return TableProgress("id", {PLACE: offset}, wall_ms)
 
 
 def test_rows_and_how_far_they_reach_are_written_together(home: Home) -> None:
     state = GlobalState(home)
-    assert state.followed(PLAN) is None
+    assert state.progress(PLAN) is None
     state.write(PLAN, [(b"a", b"1"), (b"b", b"2")], follows(2, 50))
     state.write(PLAN, [(b"a", None)], follows(3, 60))
     assert list(state.rows(PLAN).scan()) == [(b"b", b"2")]
-    assert state.followed(PLAN) == follows(3, 60)
+    assert state.progress(PLAN) == follows(3, 60)
 
 
 def test_nothing_is_built_on_a_load_that_did_not_end(home: Home) -> None:
@@ -71,7 +71,7 @@ def test_nothing_is_built_on_a_load_that_did_not_end(home: Home) -> None:
     state.begin_load()
     state.load(PLAN, [(b"a", b"1")])
     again = reopened(home)
-    assert again.followed(PLAN) is None
+    assert again.progress(PLAN) is None
 
 
 def test_a_load_behind_kept_rows_that_did_not_end_goes_on_from_them(home: Home) -> None:
@@ -82,7 +82,7 @@ def test_a_load_behind_kept_rows_that_did_not_end_goes_on_from_them(home: Home) 
     state.begin_load()
     state.load(PLAN, [(b"a", b"2")])
     again = reopened(home)
-    assert again.followed(PLAN) == follows(1)
+    assert again.progress(PLAN) == follows(1)
     assert list(again.rows(PLAN).scan()) in ([(b"a", b"1")], [(b"a", b"2")])
 
 
@@ -95,14 +95,14 @@ def test_a_kill_between_durable_rows_and_their_offsets_begins_anew(home: Home) -
     state.write = lambda *_: None  # type: ignore[method-assign]
     state.end_load([(PLAN, follows(1))])
     state.write = written  # type: ignore[method-assign]
-    assert reopened(home).followed(PLAN) is None
+    assert reopened(home).progress(PLAN) is None
 
 
 def test_a_dropped_table_has_neither_rows_nor_offsets(home: Home) -> None:
     state = GlobalState(home)
     state.write(PLAN, [(b"a", b"1")], follows(1))
     state.drop(PLAN)
-    assert reopened(home).followed(PLAN) is None
+    assert reopened(home).progress(PLAN) is None
     assert list(GlobalState(home).rows(PLAN).scan()) == []
 
 

@@ -242,7 +242,7 @@ def test_a_restore_that_is_given_up_claims_no_more_than_it_has_applied(bench: Be
     # Another worker has the task by now, and this one has not heard of it.
     bench.write(4)
     assert restorer.advance(1, 0) == [], "the other store waits for a transaction"
-    restorer.forget(task)
+    restorer.cancel(task)
     bench.cluster.end(transaction, committed=False)
     bench.reopen()
     bench.restore()
@@ -257,7 +257,7 @@ def test_a_restore_that_is_given_up_has_seen_no_newer_deletions(bench: Bench) ->
     bench.hold({"rows": [0, 1]}, rows=at(ROWS, 2, before_ms), others=at(OTHERS, 0))
     restorer, task, _ = bench.begin(batch=2)
     restorer.advance(0, 0)
-    restorer.forget(task)
+    restorer.cancel(task)
     position = bench.state.position("rows")
     assert position is not None
     assert position.offset > 2
@@ -464,7 +464,7 @@ class TestInterruptions:
         self, bench: Bench, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """A kill must not send a restore of hours back to its beginning."""
-        monkeypatch.setattr(restore, "KEEP_RECORDS", 8)
+        monkeypatch.setattr(restore, "FLUSH_RECORDS", 8)
         bench.write(20)
         restorer, _, _ = bench.begin(batch=4)
         for _ in range(3):
@@ -483,7 +483,7 @@ class TestInterruptions:
         bench.write(10)
         restorer, task, _ = bench.begin(batch=4)
         restorer.advance(0, 0)
-        restorer.forget(task)
+        restorer.cancel(task)
         bench.reopen()
         assert bench.restore() == 6
         bench.hold({"rows": [10]}, rows=at(ROWS, 11))
@@ -500,7 +500,7 @@ class TestInterruptions:
         restorer, task, _ = bench.begin(batch=4)
         restorer.advance(0, 0)
         bench.clock.pass_ms(50)
-        restorer.forget(task)
+        restorer.cancel(task)
         position = bench.state.position("rows")
         assert position is not None
         assert (position.offset, position.wall_ms) == (6, NOW_MS - 1000)
@@ -512,7 +512,7 @@ class TestInterruptions:
         restorer, task, _ = bench.begin(batch=4)
         bench.clock.pass_ms(50)
         restorer.advance(0, 0)
-        restorer.forget(task)
+        restorer.cancel(task)
         position = bench.state.position("rows")
         assert position is not None
         assert (position.offset, position.wall_ms) == (4, NOW_MS)
@@ -527,14 +527,14 @@ class TestInterruptions:
         bench.write(10)
         restorer, task, _ = bench.begin(batch=4)
         restorer.advance(0, 0)
-        restorer.forget(task)
+        restorer.cancel(task)
         for _ in range(2):
             position = bench.state.position("rows")
             assert position is not None
             assert position.commit_id == NO_COMMIT
             restorer, task, _ = bench.begin(batch=3)
             restorer.advance(0, 0)
-            restorer.forget(task)
+            restorer.cancel(task)
         assert bench.restore() == 2
         position = bench.state.position("rows")
         assert position is not None
@@ -558,8 +558,8 @@ class TestInterruptions:
         with pytest.raises(TaskCorruptedError, match="0_0"):
             restorer.advance(1, 0)
         assert restorer.is_active
-        restorer.forget(moving)
-        restorer.forget(broken_task, keep=False)
+        restorer.cancel(moving)
+        restorer.cancel(broken_task, keep=False)
         assert restorer.advance(1, 0) == []
         other.state.close()
 
@@ -571,7 +571,7 @@ class TestInterruptions:
         bench.write(10)
         restorer, task, _ = bench.begin(batch=4)
         restorer.advance(0, 0)
-        restorer.forget(task)
+        restorer.cancel(task)
         assert len(closed) == 1
         task = bench.task()
         restorer.begin(task, bench.facts())
@@ -583,7 +583,7 @@ class TestInterruptions:
         bench.write(10)
         restorer, task, _ = bench.begin(batch=4)
         restorer.advance(0, 0)
-        restorer.forget(task, keep=False)
+        restorer.cancel(task, keep=False)
         assert bench.state.position("rows") is None
 
     def test_the_position_is_of_the_time_when_the_end_was_asked_for(self, bench: Bench) -> None:
@@ -607,7 +607,7 @@ class TestInterruptions:
         bench.cluster.delete_before(ROWS, 6)
         with pytest.raises(RestoreLostError, match=r"0_0.*offsets 6 to 10"):
             restorer.advance(0, 0)
-        restorer.forget(task)
+        restorer.cancel(task)
         assert bench.restore() == 4
         assert bench.held("rows") == [0, 1, *range(6, 10)]
 
@@ -645,7 +645,7 @@ class TestInterruptions:
                 patch.setattr(bench.state, call, fail)
                 with pytest.raises(TaskCorruptedError, match="0_0"):
                     restorer.advance(1, 0)
-            restorer.forget(broken_task, keep=False)
+            restorer.cancel(broken_task, keep=False)
             assert restorer.advance(1, 0) == ([sound_task] if call == "restore" else [])
             assert other.held("rows") == list(range(10))
             bench.reopen()

@@ -129,7 +129,7 @@ def test_what_is_said_of_partitions_has_those_that_tables_are_read_from() -> Non
     worker = driver._worker.present()
     worker._log = worker._recovery._log = told = Told()
     driver.run()
-    (lead, other) = sorted(worker.tasks.leads)
+    (lead, other) = sorted(worker.tasks.subscribed_partitions)
     worker.on_revoked([lead])
     worker.on_lost([other])
     said = told.partitions

@@ -42,7 +42,7 @@ class Task:
     moved: bool = True
     context: TaskContext = field(default_factory=TaskContext)
 
-    def suspect(self) -> InputRange:
+    def input_range(self) -> InputRange:
         ranges = {IN: range(self.begin, self.begin + self.done)} if self.done else {}
         return InputRange(str(self.id), ranges, {}, (), {IN: self.begin})
 

@@ -66,7 +66,7 @@ def test_a_global_table_says_it_too() -> None:
         builder.stream("other").to("out")
         builder.global_table("in", key=serdes.string, value=serdes.string)
         driver = TopologyTestDriver(builder.build())
-        with pytest.raises(RecordError, match=f"is no row: {said}"):
+        with pytest.raises(RecordError, match=f"cannot be decoded: {said}"):
             driver.input("in").send_bytes(key, value)
 
 

@@ -217,7 +217,7 @@ class StageRun:
             self._plan.ends[tp],
             timeout_s=self._config.task_timeout_ms / 1000,
         ):
-            records = task.stamp(tp, found)
+            records = task.assign_timestamps(tp, found)
             orders, largest = orders_of(records, source, largest)
             yield Block(records, orders)
 
@@ -225,11 +225,11 @@ class StageRun:
         task = self._reader_of[tp]
         records = block.records
         if isinstance(records[0], SyntheticRecord):
-            records = task.stamp(tp, records)
+            records = task.assign_timestamps(tp, records)
         count = len(records)
         if self._has_effects:
             records = AttributedRecords(records, block.orders, self._outputs)
-        task.add_stamped(tp, records)
+        task.enqueue(tp, records)
         try:
             done = task.process(count)
         except RecordError as error:
@@ -287,8 +287,8 @@ class StageRun:
         while not is_empty:
             is_empty = True
             for task in self._tasks.values():
-                task.flush()  # held_back() does not count everything that is cached
-                is_empty = is_empty and not (self._outputs.deliveries or task.held_back())
+                task.flush()  # cached_updates() does not count everything that is cached
+                is_empty = is_empty and not (self._outputs.deliveries or task.cached_updates())
                 self._deliver()
 
     def _write(self, task: Task) -> None:
@@ -370,7 +370,7 @@ def load_global_tables(
             for records in read_range(open_consumer, tp, start, end, timeout_s=timeout_s):
                 state.write({table.store.name: errors.rows(table, records)}, {})
         rows = GlobalRows(table, config.statestore_read_cache_max_bytes)
-        rows.show(state.store(table.store.name))
+        rows.use(state.store(table.store.name))
         views[table.table] = views[store_key(table.store.name)] = rows
     return views
 

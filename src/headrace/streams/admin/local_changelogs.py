@@ -243,7 +243,7 @@ class LocalChangelogs:
             found
             for plan in self._plans
             if plan.changelogs
-            for partition in range(counts[plan.lead(counts)])
+            for partition in range(counts[plan.subscribed_topic(counts)])
             if (found := self._task(plan, partition, counts, facts, committed, held)) is not None
         ]
         return ChangelogPlan(

@@ -172,7 +172,7 @@ def leads_of(
     assigned = {tp.topic for tps in members.values() for tp in tps}
     partitions_found = {}
     for plan in plans:
-        lead = plan.lead(partitions)
+        lead = plan.subscribed_topic(partitions)
         kept = [topic for topic in plan.topics.all_sources if topic in assigned]
         partitions_found[plan.id] = lead if lead in kept or not kept else kept[0]
     return partitions_found
@@ -211,7 +211,7 @@ def look(application_id: str, plans: Sequence[SubPlan], cluster: AdminClient) ->
             task, owners.get(task), tuple(_inputs(plan, task, counts, committed, begins, ends))
         )
         for plan in present
-        for task in (TaskId(plan.id, p) for p in range(counts[plan.lead(counts)]))
+        for task in (TaskId(plan.id, p) for p in range(counts[plan.subscribed_topic(counts)]))
     ]
     missing = tuple(name for name in names if name not in counts)
     # Before the first commit, internal topics need not exist.

@@ -201,7 +201,7 @@ class Deployment:
         return replace(
             self,
             subs=tuple(
-                DeployedSub(plan.id, plan.lead(partitions), plan.topics.all_sources)
+                DeployedSub(plan.id, plan.subscribed_topic(partitions), plan.topics.all_sources)
                 for plan in plans
             ),
             settings=(

@@ -97,7 +97,7 @@ def keep_subscribed(plans: Sequence[SubPlan], deployed: TopicOwnership) -> tuple
         subscribed = sorted({topic for topic in read if topic in plan.topics.all_sources})
         return subscribed[0] if subscribed else None
 
-    return tuple(replace(plan, kept_lead=kept(plan)) for plan in plans)
+    return tuple(replace(plan, deployed_topic=kept(plan)) for plan in plans)
 
 
 @dataclass(frozen=True, slots=True)

@@ -160,7 +160,7 @@ class SubPlan:
         changelogs: the changelog topic of each logged store.
         value_serdes: the serde of each store's values.
         source_rows: the stores that are restored from a source topic.
-        kept_lead: the topic that the deployed version subscribes to for these tasks.
+        deployed_topic: the topic that the deployed version subscribes to for these tasks.
     """
 
     program: Program
@@ -168,7 +168,7 @@ class SubPlan:
     changelogs: Mapping[str, str]
     value_serdes: Mapping[str, Any]
     source_rows: Mapping[str, SourceRows] = field(default_factory=dict)
-    kept_lead: str | None = None
+    deployed_topic: str | None = None
 
     @property
     def id(self) -> int:
@@ -212,14 +212,16 @@ class SubPlan:
                 resets.update(dict.fromkeys(source.topics, source.offset_reset))
         return resets
 
-    def lead(self, partitions: Mapping[str, int]) -> str:
+    def subscribed_topic(self, partitions: Mapping[str, int]) -> str:
         """Return the subscribed topic, which the group assigns; the other inputs follow.
 
         It has the most partitions, so that each input partition has a task. If several topics have
         the same count, the subscribed topic of the deployed version is preferred. With another
         topic, workers of both versions would own each task.
         """
-        return max(self.topics.all_sources, key=lambda t: (partitions[t], t == self.kept_lead, t))
+        return max(
+            self.topics.all_sources, key=lambda t: (partitions[t], t == self.deployed_topic, t)
+        )
 
     def inputs(self, partition: int, partitions: Mapping[str, int]) -> list[TopicPartition]:
         """Return the input partitions of a task."""

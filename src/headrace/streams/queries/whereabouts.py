@@ -161,7 +161,7 @@ class PartitionLocator:
             owners = dict(before.owners)  # the group is rebalancing
         endpoints = (endpoint_of(member.client_id) for member in group.members)
         return GroupDescription(
-            {plan.id: counts[plan.lead(counts)] for plan in there},
+            {plan.id: counts[plan.subscribed_topic(counts)] for plan in there},
             owners,
             frozenset(one for one in endpoints if one is not None),
             group.state,

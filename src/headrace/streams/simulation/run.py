@@ -505,7 +505,7 @@ class SimulatedRun:
             self._hosts,
             list(self.setup.rows),
             [topic for plan in self.setup.plans for topic in plan.changelogs.values()],
-            frozenset(plan.lead(partitions) for plan in self.setup.plans),
+            frozenset(plan.subscribed_topic(partitions) for plan in self.setup.plans),
             random.Random(f"disaster/{self._seed}"),  # noqa: S311 - reproducible on purpose
         )
         self.disasters.plan(name, seconds)

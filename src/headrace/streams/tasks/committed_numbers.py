@@ -200,7 +200,7 @@ class CommittedNumbers:
             known = self._numbers[name] = Number(self._extra_values.pop(name, -1))
         return known
 
-    def forget(self, *prefixes: str) -> None:
+    def discard(self, *prefixes: str) -> None:
         """Stop committing numbers with these prefixes, unless an operator uses them."""
         kept = self._extra_values.items()
         self._extra_values = {n: value for n, value in kept if not n.startswith(prefixes)}

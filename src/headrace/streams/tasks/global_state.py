@@ -72,7 +72,7 @@ class GlobalRows:
         self.is_broken = False
         """Whether the local files are corrupted."""
 
-    def show(self, store: CommittedStore) -> None:
+    def use(self, store: CommittedStore) -> None:
         """Use the rows of a store for all following lookups."""
         self._store = store
         self._cache.clear()
@@ -96,7 +96,7 @@ class GlobalRows:
         except StoreCorruptedError as error:
             raise self._broken(error) from error
 
-    def forget(self, rows: Iterable[Row]) -> None:
+    def evict(self, rows: Iterable[Row]) -> None:
         for key, _ in rows:
             self._cache.pop(key, None)
 
@@ -125,14 +125,14 @@ class GlobalRows:
             entry = (self._decode(data), timestamp)
         # A user function may modify a mutable value, so mutable values are not shared.
         if self._immutable or row is None:
-            self._remember(key, entry, _ENTRY_BYTES + len(key) + len(row or b""))
+            self._cache_entry(key, entry, _ENTRY_BYTES + len(key) + len(row or b""))
         return entry
 
     def _broken(self, error: StoreCorruptedError) -> GlobalTableLostError:
         self.is_broken = True
         return GlobalTableLostError(self._plan.store.name, str(error))
 
-    def _remember(self, key: bytes, entry: Entry, size: int) -> None:
+    def _cache_entry(self, key: bytes, entry: Entry, size: int) -> None:
         if size > self._cache_bytes:
             return
         self._cache[key] = entry
@@ -160,7 +160,7 @@ def row_of(plan: GlobalPlan, record: ReceivedMessage) -> Row | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Followed:
+class TableProgress:
     """Positions of the rows of a table in its topic.
 
     Args:
@@ -199,7 +199,7 @@ class GlobalState:
     def position(self, plan: GlobalPlan) -> Position | None:
         return self._home.state.position(_names(plan)[0])
 
-    def followed(self, plan: GlobalPlan) -> Followed | None:
+    def progress(self, plan: GlobalPlan) -> TableProgress | None:
         """Return None if the rows are not usable."""
         rows, offsets = (self._home.state.position(name) for name in _names(plan))
         if rows is None or offsets is None or rows.topic_id != offsets.topic_id:
@@ -211,15 +211,15 @@ class GlobalState:
             tps[tp], *record = map(int, value.split())
             if record:
                 last[tp] = LastRecord(*record)
-        return Followed(rows.topic_id, tps, min(rows.wall_ms, offsets.wall_ms), last)
+        return TableProgress(rows.topic_id, tps, min(rows.wall_ms, offsets.wall_ms), last)
 
     def drop(self, plan: GlobalPlan) -> None:
         for name in _names(plan):
             self._home.state.drop_store(name)
 
-    def write(self, plan: GlobalPlan, rows: Delta, followed: Followed) -> None:
+    def write(self, plan: GlobalPlan, rows: Delta, progress: TableProgress) -> None:
         """Write rows, with unique keys, and their offsets atomically."""
-        self._home.state.write(*_written(plan, rows, followed))
+        self._home.state.write(*_written(plan, rows, progress))
 
     def begin_load(self) -> None:
         """Start a bulk load of rows without offsets; empties new tables."""
@@ -229,11 +229,11 @@ class GlobalState:
         """Write rows in the order of their records."""
         self._home.state.restore({_names(plan)[0]: rows})
 
-    def end_load(self, followed: Sequence[tuple[GlobalPlan, Followed]]) -> None:
+    def end_load(self, progress: Sequence[tuple[GlobalPlan, TableProgress]]) -> None:
         """Make the loaded rows durable, and then write their offsets."""
-        positions = {_names(plan)[0]: _position(reached) for plan, reached in followed}
+        positions = {_names(plan)[0]: _position(reached) for plan, reached in progress}
         self._home.state.end_restore(positions)
-        for plan, reached in followed:
+        for plan, reached in progress:
             self.write(plan, [], reached)
 
     def close(self, *, wipe: bool = False) -> None:
@@ -243,16 +243,16 @@ class GlobalState:
 
 
 def _written(
-    plan: GlobalPlan, rows: Delta, followed: Followed
+    plan: GlobalPlan, rows: Delta, progress: TableProgress
 ) -> tuple[dict[str, Delta], dict[str, Position]]:
     row_store, offset_store = _names(plan)
     offsets = [
-        (b"%d" % tp.partition, b" ".join(b"%d" % n for n in (at, *followed.last.get(tp, ()))))
-        for tp, at in followed.offsets.items()
+        (b"%d" % tp.partition, b" ".join(b"%d" % n for n in (at, *progress.last.get(tp, ()))))
+        for tp, at in progress.offsets.items()
     ]
-    position = _position(followed)
+    position = _position(progress)
     return {row_store: rows, offset_store: offsets}, dict.fromkeys(_names(plan), position)
 
 
-def _position(followed: Followed) -> Position:
-    return Position(followed.topic_id, sum(followed.offsets.values()), 0, followed.wall_ms)
+def _position(progress: TableProgress) -> Position:
+    return Position(progress.topic_id, sum(progress.offsets.values()), 0, progress.wall_ms)

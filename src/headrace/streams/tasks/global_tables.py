@@ -39,16 +39,16 @@ from headrace.streams.plan.global_plan import GlobalPlan
 from headrace.streams.plan.identity import last_read
 from headrace.streams.tasks.failures import is_ours, is_power_of_two, origin_of
 from headrace.streams.tasks.global_state import (
-    Followed,
     GlobalRows,
     GlobalState,
     Row,
+    TableProgress,
     row_of,
     stores_of_tables,
 )
 from headrace.streams.tasks.restore import (
     BULK_RECORDS,
-    KEEP_RECORDS,
+    FLUSH_RECORDS,
     ChangelogDescription,
     RestoreListener,
     plan_restore,
@@ -93,12 +93,12 @@ class RowErrors:
                 self._decide(plan, record, error)
                 continue
             if row is None:
-                self._keyless(plan, record)
+                self._drop_without_key(plan, record)
             else:
                 rows.append(row)
         return rows
 
-    def _keyless(self, plan: GlobalPlan, record: ReceivedMessage) -> None:
+    def _drop_without_key(self, plan: GlobalPlan, record: ReceivedMessage) -> None:
         if self._null_key_policy != "drop":
             raise _refused(plan, record, NullKeyError(plan.table, plan.store.name))
         self._drop(plan.table, "null key")
@@ -146,7 +146,7 @@ def _refused(plan: GlobalPlan, record: ReceivedMessage, error: Exception) -> Rec
     known = isinstance(error, (SerdeError, RegistryError, NullKeyError, HandlerFailedError))
     what = str(error) if known else f"a serde raised {type(error).__name__}"
     refused = RecordError(
-        f"a record of a global table is no row: {what}",
+        f"a record of a global table cannot be decoded: {what}",
         topic=str(record.topic()),
         partition=record.partition(),
         offset=record.offset(),
@@ -168,7 +168,7 @@ POLL_S = 0.1
 """Seconds that a poll of the bootstrap waits for records."""
 UPDATE_S = 0.1
 """Maximum seconds for which an update may delay the records of streams."""
-REMEMBER_MS = 10 * 60 * 1000
+PROGRESS_INTERVAL_MS = 10 * 60 * 1000
 """Interval at which positions are written without new records, because rows whose position is too
 old are dropped at the next start."""
 
@@ -195,8 +195,8 @@ class _Table:
     """Last records of local rows that are not compared with the topic yet."""
 
     @property
-    def followed(self) -> Followed:
-        return Followed(self.topic_id, dict(self.next), self.known_ms, dict(self.last))
+    def progress(self) -> TableProgress:
+        return TableProgress(self.topic_id, dict(self.next), self.known_ms, dict(self.last))
 
     @property
     def begins(self) -> dict[TopicPartition, int]:
@@ -219,7 +219,7 @@ class GlobalTables:
         *,
         make_consumer: Callable[[], Consumer],
         open_home: OpenGlobalHome,
-        facts: ClusterMetadata,
+        metadata: ClusterMetadata,
         topics: Mapping[str, TopicDescription],
         errors: RowErrors,
         listener: RestoreListener,
@@ -233,7 +233,7 @@ class GlobalTables:
         self._tables = {plan.topic: _Table(plan, GlobalRows(plan, cache_bytes)) for plan in plans}
         self._make_consumer = make_consumer
         self._open_home = open_home
-        self._facts = facts
+        self._metadata = metadata
         self._topics = topics
         self._errors = errors
         self._listener = listener
@@ -249,7 +249,7 @@ class GlobalTables:
         """End offset of each partition that the bootstrap has not read to the end yet."""
 
     @property
-    def are_there(self) -> bool:
+    def has_tables(self) -> bool:
         return bool(self._tables)
 
     @property
@@ -283,7 +283,7 @@ class GlobalTables:
         """Read the topics to their current ends; raise `StopRequestedError` if `stopping`."""
         if not self._tables:
             return
-        with self._losses():
+        with self._translating_losses():
             self._ends, is_bulk = self._open()
             self._consumer = self._make_consumer()
             self._consumer.add({p: at for t in self._tables.values() for p, at in t.begins.items()})
@@ -293,21 +293,21 @@ class GlobalTables:
         """Return the ends of incomplete partitions, and whether the load runs in bulk."""
         home = self._open_home(stores_of_tables(t.plan for t in self._tables.values()))
         self._state = state = GlobalState(home)
-        tps = [tp for table in self._tables.values() for tp in self._places(table)]
-        facts, now_ms = self._facts.changelogs(tps), self._clock.now_ms()
+        tps = [tp for table in self._tables.values() for tp in self._partitions_of(table)]
+        changelogs, now_ms = self._metadata.changelogs(tps), self._clock.now_ms()
         is_fresh = False
         for table in self._tables.values():
-            is_fresh |= self._locate(state, table, facts, now_ms)
-            table.rows.show(state.rows(table.plan))
+            is_fresh |= self._locate(state, table, changelogs, now_ms)
+            table.rows.use(state.rows(table.plan))
         begins = {p: at for t in self._tables.values() for p, at in t.begins.items()}
-        ends = {tp: facts[tp].end for tp in tps if facts[tp].end > begins[tp]}
+        ends = {tp: changelogs[tp].end for tp in tps if changelogs[tp].end > begins[tp]}
         distance = sum(end - begins[tp] for tp, end in ends.items())
         for tp, end in ends.items():
             store = self._tables[tp.topic].plan.store.name
             self._listener.on_restore_start(tp, store, begins[tp], end)
         return ends, is_fresh or distance > BULK_RECORDS
 
-    def _places(self, table: _Table) -> list[TopicPartition]:
+    def _partitions_of(self, table: _Table) -> list[TopicPartition]:
         topic = table.plan.topic
         return [TopicPartition(topic, p) for p in range(self._topics[topic].partitions)]
 
@@ -315,18 +315,18 @@ class GlobalTables:
         self,
         state: GlobalState,
         table: _Table,
-        facts: Mapping[TopicPartition, ChangelogDescription],
+        changelogs: Mapping[TopicPartition, ChangelogDescription],
         now_ms: int,
     ) -> bool:
         """Set a table's start position; return whether it starts empty, without usable rows."""
-        tps = self._places(table)
-        table.topic_id = facts[tps[0]].topic_id
-        table.starts = {tp: facts[tp].start for tp in tps}
-        table.ends = {tp: facts[tp].end for tp in tps}
+        tps = self._partitions_of(table)
+        table.topic_id = changelogs[tps[0]].topic_id
+        table.starts = {tp: changelogs[tp].start for tp in tps}
+        table.ends = {tp: changelogs[tp].end for tp in tps}
         table.next = dict(table.starts)
-        followed = state.followed(table.plan)
-        reason = None if followed is None else _outdated(followed, facts, tps, now_ms)
-        if followed is None or reason is not None:
+        progress = state.progress(table.plan)
+        reason = None if progress is None else _outdated(progress, changelogs, tps, now_ms)
+        if progress is None or reason is not None:
             state.drop(table.plan)
             table.known_ms = now_ms
             if reason is not None:
@@ -337,12 +337,12 @@ class GlobalTables:
                     reason=reason,
                 )
             return True
-        table.next.update(followed.offsets)
-        table.last = dict(followed.last)
+        table.next.update(progress.offsets)
+        table.last = dict(progress.last)
         table.expected = {
             tp: last for tp, last in table.last.items() if last.offset >= table.starts[tp]
         }
-        table.known_ms = followed.wall_ms
+        table.known_ms = progress.wall_ms
         return False
 
     def _read_to(self, stopping: Callable[[], bool], *, is_bulk: bool) -> None:
@@ -350,20 +350,20 @@ class GlobalTables:
         ends = self._ends
         asked_ms, began_s = self._clock.now_ms(), self._clock.monotonic_s()
         totals: Counter[TopicPartition] = Counter()
-        idle = unkept = 0
+        idle = unflushed = 0
         if is_bulk:
             self._state.begin_load()
         while ends:
             if stopping():
                 raise StopRequestedError("the application was asked to stop; its global tables "
                                          "were not read to the end yet")  # fmt: skip
-            batches = self._compared(self._poll(POLL_S))
+            batches = self._compare_first_records(self._poll(POLL_S))
             counts = self._apply(batches, is_bulk=is_bulk)
-            unkept += sum(counts.values())
-            if is_bulk and unkept >= KEEP_RECORDS:
-                self._keep_load()
+            unflushed += sum(counts.values())
+            if is_bulk and unflushed >= FLUSH_RECORDS:
+                self._flush_load()
                 self._state.begin_load()
-                unkept = 0
+                unflushed = 0
             for tp in counts:
                 totals[tp] += counts[tp]
                 table = self._tables[tp.topic]
@@ -373,13 +373,13 @@ class GlobalTables:
             done = self._finish(totals)
             idle = 0 if counts or done else idle + 1
             if idle * POLL_S >= self._timeout_s:
-                raise FatalClientError(self._stuck(ends))
+                raise FatalClientError(self._timeout_message(ends))
         for table in self._tables.values():
             table.known_ms = asked_ms
         if is_bulk:
-            self._keep_load()
+            self._flush_load()
         for table in self._tables.values():
-            self._remember(table)
+            self._write_progress(table)
             self._log.info(
                 "global_table_loaded",
                 topic=table.plan.topic,
@@ -396,7 +396,7 @@ class GlobalTables:
         positions = self._consumer.positions(list(ends))
         for tp in [p for p, end in ends.items() if positions.get(p, -1) >= end]:
             if tp in self._tables[tp.topic].expected:
-                self._read_again(tp)
+                self._reread(tp)
         done = [
             tp
             for tp, end in ends.items()
@@ -408,7 +408,7 @@ class GlobalTables:
             self._listener.on_restore_end(tp, store, totals[tp])
         return len(done)
 
-    def _compared(self, batches: Batches) -> Batches:
+    def _compare_first_records(self, batches: Batches) -> Batches:
         """Compare first records with the last local records; omit tables that are read again."""
         compared: dict[TopicPartition, Sequence[ReceivedMessage]] = {}
         again: set[str] = set()
@@ -418,13 +418,13 @@ class GlobalTables:
             if expected is None:
                 compared[tp] = records
             elif tp.topic not in again and last_read(records[0]) != expected:
-                self._read_again(tp)
+                self._reread(tp)
                 again.add(tp.topic)
             elif table.expected.pop(tp, None) is not None:
                 compared[tp] = [r for r in records if r.offset() >= table.next[tp]]
         return {p: records for p, records in compared.items() if records and p.topic not in again}
 
-    def _read_again(self, tp: TopicPartition) -> None:
+    def _reread(self, tp: TopicPartition) -> None:
         """Drop the rows of a table whose last record is not in the topic, and read it again."""
         assert self._consumer is not None
         assert self._state is not None
@@ -443,7 +443,7 @@ class GlobalTables:
         self._consumer.add(table.starts)
         self._ends |= {p: end for p, end in table.ends.items() if end > table.starts[p]}
 
-    def _stuck(self, ends: Mapping[TopicPartition, int]) -> str:
+    def _timeout_message(self, ends: Mapping[TopicPartition, int]) -> str:
         positions = {tp: self._tables[tp.topic].next[tp] for tp in ends}
         left = ", ".join(f"{tp} is at {positions[tp]} of {end}" for tp, end in ends.items())
         return (
@@ -458,7 +458,7 @@ class GlobalTables:
         """Apply new records; raise `GlobalTableLostError` if the rows must be read again."""
         if self._consumer is None:
             return
-        with self._losses():
+        with self._translating_losses():
             self._follow_growth()
             until_s = self._clock.monotonic_s() + UPDATE_S
             while batches := self._poll(0.0):
@@ -468,9 +468,9 @@ class GlobalTables:
             now_ms = self._clock.now_ms()
             for table in self._tables.values():
                 table.known_ms = now_ms
-                if now_ms - table.written_ms >= REMEMBER_MS:
+                if now_ms - table.written_ms >= PROGRESS_INTERVAL_MS:
                     self._pass_markers()
-                    self._remember(table)
+                    self._write_progress(table)
 
     def close(self) -> None:
         consumer, self._consumer = self._consumer, None
@@ -485,8 +485,10 @@ class GlobalTables:
         assert self._consumer is not None
         for table in self._tables.values():
             if self._topics[table.plan.topic].partitions > len(table.next):
-                new = [tp for tp in self._places(table) if tp not in table.next]
-                starts = {tp: f.start for tp, f in self._facts.changelogs(new).items()}
+                new = [tp for tp in self._partitions_of(table) if tp not in table.next]
+                starts = {
+                    tp: changelog.start for tp, changelog in self._metadata.changelogs(new).items()
+                }
                 table.next.update(starts)
                 self._consumer.add(starts)
 
@@ -513,10 +515,10 @@ class GlobalTables:
                 self._state.load(table.plan, rows)
                 self._probe("global_rows_loaded")
             else:
-                self._state.write(table.plan, list(dict(rows).items()), table.followed)
+                self._state.write(table.plan, list(dict(rows).items()), table.progress)
                 table.written_ms = self._clock.now_ms()
                 self._probe("global_rows_written")
-            table.rows.forget(rows)
+            table.rows.evict(rows)
             counts[tp] = len(records)
         return counts
 
@@ -526,18 +528,18 @@ class GlobalTables:
             for tp, position in self._consumer.positions(list(table.next)).items():
                 table.next[tp] = max(position, table.next[tp])
 
-    def _remember(self, table: _Table) -> None:
+    def _write_progress(self, table: _Table) -> None:
         assert self._state is not None
-        self._state.write(table.plan, [], table.followed)
+        self._state.write(table.plan, [], table.progress)
         table.written_ms = self._clock.now_ms()
 
-    def _keep_load(self) -> None:
+    def _flush_load(self) -> None:
         assert self._state is not None
-        self._state.end_load([(table.plan, table.followed) for table in self._tables.values()])
+        self._state.end_load([(table.plan, table.progress) for table in self._tables.values()])
         self._probe("global_load_kept")
 
     @contextmanager
-    def _losses(self) -> Iterator[None]:
+    def _translating_losses(self) -> Iterator[None]:
         try:
             yield
         except OffsetLostError as error:
@@ -555,20 +557,20 @@ class GlobalTables:
 
 
 def _outdated(
-    followed: Followed,
-    facts: Mapping[TopicPartition, ChangelogDescription],
+    progress: TableProgress,
+    changelogs: Mapping[TopicPartition, ChangelogDescription],
     tps: Sequence[TopicPartition],
     now_ms: int,
 ) -> str | None:
     """Return the reason why local rows are not usable, or None if they are."""
     for tp in tps:
-        fact, offset = facts[tp], followed.offsets.get(tp)
+        topic, offset = changelogs[tp], progress.offsets.get(tp)
         if offset is None:
             continue
-        position = Position(followed.topic_id, offset, 0, followed.wall_ms)
-        plan = plan_restore(position, fact, now_ms)
+        position = Position(progress.topic_id, offset, 0, progress.wall_ms)
+        plan = plan_restore(position, topic, now_ms)
         if plan.drop is not None:
             return plan.drop.replace("the changelog", "the topic").replace("a changelog", "a topic")
-        if offset < fact.start:
-            return f"records of {tp} before offset {fact.start} were deleted before they were read"
+        if offset < topic.start:
+            return f"records of {tp} before offset {topic.start} were deleted before they were read"
     return None

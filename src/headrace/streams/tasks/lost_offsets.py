@@ -199,7 +199,7 @@ class LostOffsets:
     def _of(self, sub_topology: int) -> ReadBefore:
         return self._before.get(sub_topology, ReadBefore())
 
-    def meet(
+    def handle(
         self,
         task: str,
         counted: Counted,
@@ -271,10 +271,10 @@ def way_around(named: str) -> str:
 def effects_of(
     lost: Iterable[TopicPartition],
     start: Offsets,
-    facts: Mapping[TopicPartition, ChangelogDescription],
+    changelogs: Mapping[TopicPartition, ChangelogDescription],
 ) -> dict[str, str]:
     """Return the effect of each missing offset, given the offsets to read from now."""
-    return {str(tp): _effect(start[tp].offset, facts[tp].end) for tp in lost}
+    return {str(tp): _effect(start[tp].offset, changelogs[tp].end) for tp in lost}
 
 
 def _effect(first: int, end: int) -> str:

@@ -57,7 +57,7 @@ class ChangelogDescription:
     delete_retention_ms: int
 
     def up_to(self, offset: int) -> ChangelogDescription:
-        """Return the facts for a source topic, limited to its committed offset."""
+        """Return the description for a source topic, limited to its committed offset."""
         return replace(self, end=max(self.start, min(self.end, offset)))
 
 
@@ -71,7 +71,7 @@ class RestorePlan:
 
 
 def plan_restore(
-    position: Position | None, facts: ChangelogDescription, now_ms: int
+    position: Position | None, changelog: ChangelogDescription, now_ms: int
 ) -> RestorePlan:
     """Return the offsets to restore of a store, and whether its local rows are dropped.
 
@@ -79,35 +79,38 @@ def plan_restore(
     this topic, or are so old that tombstones after them may have been compacted away. A position in
     the future shows that a clock was set back, so its age is unknown.
 
-    >>> facts = ChangelogDescription("id", start=0, end=10, delete_retention_ms=1000)
-    >>> plan_restore(Position("id", 8, 1, 500), facts, 600)
+    >>> changelog = ChangelogDescription("id", start=0, end=10, delete_retention_ms=1000)
+    >>> plan_restore(Position("id", 8, 1, 500), changelog, 600)
     RestorePlan(begin=8, end=10, drop=None)
-    >>> plan_restore(Position("other", 8, 1, 500), facts, 600).begin
+    >>> plan_restore(Position("other", 8, 1, 500), changelog, 600).begin
     0
     """
-    assert 0 <= facts.start <= facts.end, facts
+    assert 0 <= changelog.start <= changelog.end, changelog
     if position is None:
-        return RestorePlan(facts.start, facts.end)
+        return RestorePlan(changelog.start, changelog.end)
     reason = None
-    if position.topic_id != facts.topic_id:
+    if position.topic_id != changelog.topic_id:
         reason = "the changelog was re-created"
-    elif position.offset > facts.end:
-        reason = f"it is at offset {position.offset} of a changelog that ends at {facts.end}"
-    elif _is_behind(position, facts) and now_ms - position.wall_ms > facts.delete_retention_ms:
+    elif position.offset > changelog.end:
+        reason = f"it is at offset {position.offset} of a changelog that ends at {changelog.end}"
+    elif (
+        _is_behind(position, changelog)
+        and now_ms - position.wall_ms > changelog.delete_retention_ms
+    ):
         reason = "deletions that it has not seen may have been compacted away"
-    elif _is_behind(position, facts) and position.wall_ms > now_ms:
+    elif _is_behind(position, changelog) and position.wall_ms > now_ms:
         reason = (
             "its time is ahead of this host's clock, so its age is unknown, and deletions that it "
             "has not seen may have been compacted away"
         )
     if reason is not None:
-        return RestorePlan(facts.start, facts.end, reason)
-    return RestorePlan(max(position.offset, facts.start), facts.end)
+        return RestorePlan(changelog.start, changelog.end, reason)
+    return RestorePlan(max(position.offset, changelog.start), changelog.end)
 
 
-def _is_behind(position: Position, facts: ChangelogDescription) -> bool:
+def _is_behind(position: Position, changelog: ChangelogDescription) -> bool:
     # The commit's own marker is one offset, and never a deletion.
-    return facts.end - position.offset > 1
+    return changelog.end - position.offset > 1
 
 
 def is_of_same_worker(commit_id: int, other: int) -> bool:
@@ -124,7 +127,7 @@ marker."""
 _KEY = itemgetter(0)
 BULK_RECORDS = 20_000
 """Number of records from which a load bypasses RocksDB's log and flushes once at its end."""
-KEEP_RECORDS = 2_000_000
+FLUSH_RECORDS = 2_000_000
 """Number of records after which a bulk load is made durable, to limit the loss if it is killed."""
 
 
@@ -163,9 +166,9 @@ class RestoreListeners:
 @dataclass(slots=True)
 class _StoreRestore:
     store: str
-    place: TopicPartition
+    tp: TopicPartition
     plan: RestorePlan
-    facts: ChangelogDescription
+    changelog: ChangelogDescription
     since_ms: int
     """Time from which local rows may lack deletions."""
     since_id: int
@@ -181,7 +184,7 @@ class _StoreRestore:
     applied: int = 0
 
     def position(self, offset: int) -> Position:
-        return Position(self.facts.topic_id, offset, self.since_id, self.since_ms, self.last)
+        return Position(self.changelog.topic_id, offset, self.since_id, self.since_ms, self.last)
 
     @property
     def first(self) -> int:
@@ -193,10 +196,10 @@ class _TaskRestore:
     task: Task
     commit_id: int
     bulk: bool
-    facts: Mapping[TopicPartition, ChangelogDescription]
+    changelogs: Mapping[TopicPartition, ChangelogDescription]
     open: dict[TopicPartition, _StoreRestore]
     done: dict[str, _StoreRestore] = field(default_factory=dict)
-    unkept: int = 0
+    unflushed: int = 0
     """Records of a bulk restore that are not durable yet."""
 
 
@@ -223,7 +226,7 @@ class Restorer:
         self._complete: list[Task] = []
         """Restored tasks that `advance` has not returned yet."""
         self._broken: dict[TaskId, str] = {}
-        """Tasks whose files were found corrupted by `forget`, with the reason; raised by the next
+        """Tasks whose files were found corrupted by `cancel`, with the reason; raised by the next
         `begin`."""
         self._log = log
         self.restored = 0
@@ -242,15 +245,15 @@ class Restorer:
             for part in restore.open.values()
         }
 
-    def begin(self, task: Task, facts: Mapping[TopicPartition, ChangelogDescription]) -> bool:
-        """Start a restore, or return False; `facts` must be requested after the start offsets."""
+    def begin(self, task: Task, changelogs: Mapping[TopicPartition, ChangelogDescription]) -> bool:
+        """Start a restore, or return False; request `changelogs` after the start offsets."""
         if task.id in self._broken:
             raise TaskCorruptedError([str(task.id)], self._broken.pop(task.id))
         with corruption_of(task.id):
             restores = [
                 restore
                 for store, tp in task.spec.restored_from.items()
-                if (restore := self._plan(task, store, tp, facts[tp])) is not None
+                if (restore := self._plan(task, store, tp, changelogs[tp])) is not None
             ]
             if not restores:
                 self._are_complete(task)
@@ -262,25 +265,25 @@ class Restorer:
                 task.state.begin_restore()
         if self._consumer is None:
             self._consumer = self._make_consumer()
-        self._consumer.add({r.place: r.first for r in restores})
+        self._consumer.add({r.tp: r.first for r in restores})
         commit_id = _last_commit_id(task)
-        by_place = {r.place: r for r in restores}
-        self._active.append(_TaskRestore(task, commit_id, bulk, facts, by_place))
+        by_tp = {r.tp: r for r in restores}
+        self._active.append(_TaskRestore(task, commit_id, bulk, changelogs, by_tp))
         for r in restores:
-            self._listener.on_restore_start(r.place, r.store, r.plan.begin, r.plan.end)
+            self._listener.on_restore_start(r.tp, r.store, r.plan.begin, r.plan.end)
         return True
 
     def _plan(
-        self, task: Task, store: str, tp: TopicPartition, facts: ChangelogDescription
+        self, task: Task, store: str, tp: TopicPartition, changelog: ChangelogDescription
     ) -> _StoreRestore | None:
         """Plan the restore of a store, and drop its rows if they are not usable."""
         now_ms = self._clock.now_ms()
         if store in task.spec.source_rows:
-            facts = facts.up_to(task.start[tp].offset)
+            changelog = changelog.up_to(task.start[tp].offset)
         position = task.state.position(store)
-        plan = plan_restore(position, facts, now_ms)
+        plan = plan_restore(position, changelog, now_ms)
         if plan.drop is not None:
-            self._require_other_commit(task, store, position, facts)
+            self._require_other_commit(task, store, position, changelog)
             self._log.warning("store_dropped", task=str(task.id), store=store, reason=plan.drop)
         if plan.drop is not None or position is None:
             # A restore that was never completed leaves rows without a position.
@@ -290,19 +293,19 @@ class Restorer:
         if last is not None and position is not None and last.offset >= position.offset:
             last = None  # belongs to another position
         # A record that retention has deleted cannot be compared.
-        expected = None if last is None or last.offset < facts.start else last
+        expected = None if last is None or last.offset < changelog.start else last
         if plan.begin >= plan.end and expected is None:
             if position is None or position.commit_id == NO_COMMIT:
                 # Record that the changelog is empty, too. This does not imply that the rows of the
                 # other stores belong to the commit of the offsets.
-                empty = Position(facts.topic_id, facts.end, _last_commit_id(task), now_ms)
+                empty = Position(changelog.topic_id, changelog.end, _last_commit_id(task), now_ms)
                 task.state.write({}, {store: empty})
             return None
         since_ms = now_ms if position is None else position.wall_ms
         # During the restore, the store's rows are a mix that belongs to no commit.
         since_id = NO_COMMIT if position is None else position.commit_id
         return _StoreRestore(
-            store, tp, plan, facts, since_ms, since_id, now_ms, expected=expected, last=last
+            store, tp, plan, changelog, since_ms, since_id, now_ms, expected=expected, last=last
         )
 
     def _are_complete(self, task: Task) -> None:
@@ -320,7 +323,7 @@ class Restorer:
             task.state.write({}, positions)
 
     def _require_other_commit(
-        self, task: Task, store: str, position: Position | None, facts: ChangelogDescription
+        self, task: Task, store: str, position: Position | None, changelog: ChangelogDescription
     ) -> None:
         """Raise `ChangelogLostError` instead of dropping rows of the commit of the offsets.
 
@@ -329,8 +332,8 @@ class Restorer:
         committed = committed_commit_id(task.start)
         if position is None or committed is None:
             return
-        if position.topic_id == facts.topic_id:
-            if position.offset > facts.end and store not in task.spec.source_rows:
+        if position.topic_id == changelog.topic_id:
+            if position.offset > changelog.end and store not in task.spec.source_rows:
                 self._require_uncommitted(task, store)
             return
         if is_of_same_worker(position.commit_id, committed):
@@ -392,9 +395,9 @@ class Restorer:
                 self._apply(restore, tp, batches[tp])
             self._finish(restore)
         except _OtherHistoryError as error:
-            self._begin_again(restore, error)
+            self._restart(restore, error)
 
-    def _begin_again(self, restore: _TaskRestore, error: _OtherHistoryError) -> None:
+    def _restart(self, restore: _TaskRestore, error: _OtherHistoryError) -> None:
         """Restart a task's restore without the rows of a store that differ from its changelog."""
         task, store = restore.task, error.store
         self._drop(restore)
@@ -403,7 +406,7 @@ class Restorer:
         with corruption_of(task.id):
             task.state.drop_store(store)
         self._log.warning("store_dropped", task=str(task.id), store=store, reason=str(error))
-        if not self.begin(task, restore.facts):
+        if not self.begin(task, restore.changelogs):
             self._complete.append(task)
 
     def _drop(self, restore: _TaskRestore) -> None:
@@ -412,19 +415,19 @@ class Restorer:
         if restore in self._active:
             self._active.remove(restore)
 
-    def forget(self, task: Task, *, keep: bool = True) -> None:
+    def cancel(self, task: Task, *, keep: bool = True) -> None:
         """Stop a task's restore, if any; `keep` the restored rows for the next restore."""
         self._complete = [complete for complete in self._complete if complete is not task]
         for restore in [r for r in self._active if r.task is task]:
             self._drop(restore)
             if keep and restore.bulk:
-                self._keep_quietly(restore)
+                self._try_flush(restore)
         if not self._active:
             self._close_consumer()
 
-    def _keep_quietly(self, restore: _TaskRestore) -> None:
+    def _try_flush(self, restore: _TaskRestore) -> None:
         try:
-            self._keep(restore)
+            self._flush(restore)
         except TaskCorruptedError as error:
             self._broken[restore.task.id] = error.reason
 
@@ -475,18 +478,18 @@ class Restorer:
 
     def _apply_bulk(self, restore: _TaskRestore, store: str, rows: LocalRows) -> None:
         restore.task.state.restore({store: rows})
-        restore.unkept += len(rows)
-        if restore.unkept >= KEEP_RECORDS:
-            self._keep(restore)
+        restore.unflushed += len(rows)
+        if restore.unflushed >= FLUSH_RECORDS:
+            self._flush(restore)
             restore.task.state.begin_restore()
 
-    def _keep(self, restore: _TaskRestore) -> None:
+    def _flush(self, restore: _TaskRestore) -> None:
         """Make the restored rows of a bulk restore durable, and end it."""
         parts = [*restore.done.values(), *restore.open.values()]
         positions = {
             part.store: part.position(part.reached) for part in parts if part.reached is not None
         }
-        restore.unkept = 0
+        restore.unflushed = 0
         with corruption_of(restore.task.id):
             restore.task.state.end_restore(positions)
 
@@ -510,7 +513,9 @@ class Restorer:
         # The complete rows belong to the committed offsets, which were read before.
         commit_id = committed_commit_id(task.start) or restore.commit_id
         positions = {
-            store: Position(part.facts.topic_id, part.plan.end, commit_id, part.asked_ms, part.last)
+            store: Position(
+                part.changelog.topic_id, part.plan.end, commit_id, part.asked_ms, part.last
+            )
             for store, part in restore.done.items()
         }
         with corruption_of(task.id):
@@ -535,7 +540,7 @@ class _OtherHistoryError(Exception):
         self.is_proof = is_proof
 
 
-def _require_same_history(part: _StoreRestore, found: LastRecord | None) -> None:
+def _require_same_history(part: _StoreRestore, actual: LastRecord | None) -> None:
     """Compare the first record read with the last record of the local rows.
 
     A missing record may have been compacted away, or its offset may be a control record of a
@@ -543,16 +548,16 @@ def _require_same_history(part: _StoreRestore, found: LastRecord | None) -> None
     """
     expected = part.expected
     assert expected is not None
-    if found == expected:
+    if actual == expected:
         return
-    is_proof = found is not None and found.offset == expected.offset
+    is_proof = actual is not None and actual.offset == expected.offset
     if is_proof:
         reason = "the changelog has another record at that offset: its cluster has lost records, "
         reason += "and new records were written in their place"
     else:
         reason = "the changelog does not have that record any more: it was compacted, or its "
         reason += "cluster has lost records, and new records were written in their place"
-    where = f"its last record is at offset {expected.offset} of {part.place}"
+    where = f"its last record is at offset {expected.offset} of {part.tp}"
     raise _OtherHistoryError(part.store, f"{where}, and {reason}", is_proof=is_proof)
 
 

@@ -296,7 +296,7 @@ class StartPosition:
     name: str = ""
 
 
-def begun_at(
+def sink_offsets(
     start: Offsets, beginning: StartPosition, node: Node, log: Log, *, is_committed: bool
 ) -> Offsets:
     """Return the offset at which a task with an external sink starts.

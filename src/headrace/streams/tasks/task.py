@@ -1,4 +1,4 @@
-"""A task: a sub-topology on a partition, from its committed offsets to the next commit.
+"""A task: a sub-topology on a partition, from committed offsets to the next commit.
 
 Hot path: `process` runs once per batch; only the generated code runs per record.
 
@@ -133,7 +133,7 @@ class Task:
     """The last processed record of each input."""
     moved: bool = False
     """Whether records were processed, or control records passed, since the last commit."""
-    _tried: dict[TopicPartition, int] = field(init=False)
+    _failed_ends: dict[TopicPartition, int] = field(init=False)
     """Like `next_offset`, for a batch that failed."""
     _reading: BatchCursor | RecordRun | None = None
     """The batch that is being processed."""
@@ -141,16 +141,17 @@ class Task:
     """Offsets of its records that were skipped because they cannot be decoded."""
     _highest_ms: int = -1
     """Timestamps up to this time are not too far ahead of the clock; later timestamps may be."""
-    _far: dict[TopicPartition, range] = field(default_factory=dict)
+    _too_far_ahead: dict[TopicPartition, range] = field(default_factory=dict)
+    """By input: the first record since the last commit that is too far ahead of the clock."""
     _queues: dict[TopicPartition, InputQueue] = field(init=False)
     _buffers: dict[str, Buffer] = field(init=False)
     _bound: BoundProgram = field(init=False)
-    _beside: CommittedNumbers = field(init=False)
+    _numbers: CommittedNumbers = field(init=False)
     watermarks: dict[TopicPartition, int] = field(init=False)
     """By repartition topic: the time up to which no record is outstanding."""
     _times_written: TimesWritten = field(init=False)
     _passed_over: PassedOver = field(init=False)
-    _stampers: dict[TopicPartition, TimestampAssigner] = field(init=False)
+    _assigners: dict[TopicPartition, TimestampAssigner] = field(init=False)
     _emitting: Sequence[Operator] = field(init=False)
     """The operators that emit results of earlier records when time advances."""
     _closes_idle: bool = False
@@ -159,11 +160,11 @@ class Task:
     def __post_init__(self) -> None:
         progress = {tp: OffsetMetadata.decode(c.metadata) for tp, c in self.start.items()}
         self.next_offset = {tp: committed.offset for tp, committed in self.start.items()}
-        self._tried = {}
+        self._failed_ends = {}
         self.partition_time = {tp: p.partition_time for tp, p in progress.items()}
         self._queues = {tp: InputQueue() for tp in self.start}
         self._buffers = buffers_of(self.spec, self.state)
-        self._beside = CommittedNumbers(progress, self.topic_ids)
+        self._numbers = CommittedNumbers(progress, self.topic_ids)
         self._passed_over = PassedOver(progress, str(self.id), self.log)
         self._times_written = TimesWritten(self.repartitions, self.context)
         self.send = self._times_written.following(self.send)
@@ -184,11 +185,11 @@ class Task:
         self._bound = self._bind(errors)
         operators = self._bound.operators.values()
         self._emitting = [operator for operator in operators if operator.emits_earlier]
-        self._times_written.begin(self.id.sub_topology, self._bound.operators, self._beside.number)
-        self._beside.forget(WATERMARK, HELD, SHIFT)  # numbers without an operator are outdated
+        self._times_written.begin(self.id.sub_topology, self._bound.operators, self._numbers.number)
+        self._numbers.discard(WATERMARK, HELD, SHIFT)  # numbers without an operator are outdated
         of_inputs = [WATERMARK] if self.followed else []
-        self._beside.require_room(self.id, self.changelog_ids, self.log, of_inputs=of_inputs)
-        self._stampers = {
+        self._numbers.require_room(self.id, self.changelog_ids, self.log, of_inputs=of_inputs)
+        self._assigners = {
             tp: self._bound.stampers[tp.topic](self.partition_time[tp])
             for tp in self.start
             if tp.topic in self._bound.stampers
@@ -199,7 +200,7 @@ class Task:
             self.send,
             self._buffers,
             self.dropped,
-            number=self._beside.number,
+            number=self._numbers.number,
             partitions_of=self.spec.partitions_of,
             task=self.context,
             global_views=self.global_views,
@@ -262,21 +263,21 @@ class Task:
     # -- input -------------------------------------------------------------------------------
 
     def add(self, tp: TopicPartition, records: Sequence[ReceivedMessage]) -> None:
-        kept = self._passed_over.of(tp, records)
-        if kept:
-            self.add_stamped(tp, self.stamp(tp, kept))
-        if kept is not records:
+        remaining = self._passed_over.of(tp, records)
+        if remaining:
+            self.enqueue(tp, self.assign_timestamps(tp, remaining))
+        if remaining is not records:
             self.moved = True  # commit past the skipped records
 
-    def stamp(
+    def assign_timestamps(
         self, tp: TopicPartition, records: Sequence[ReceivedMessage]
     ) -> Sequence[ReceivedMessage]:
         """Assign record timestamps by the input's extractor; call it once per record, in order."""
-        stamper = self._stampers.get(tp)
-        return records if stamper is None else stamper.stamp(records)
+        assigner = self._assigners.get(tp)
+        return records if assigner is None else assigner.stamp(records)
 
-    def add_stamped(self, tp: TopicPartition, records: Sequence[ReceivedMessage]) -> None:
-        """Queue records that `stamp` has returned; the batch is iterated, not copied."""
+    def enqueue(self, tp: TopicPartition, records: Sequence[ReceivedMessage]) -> None:
+        """Queue records returned by `assign_timestamps`; the batch is iterated, not copied."""
         queue = self._queues[tp]
         expected = queue.last_offset() + 1 if queue else self.next_offset[tp]
         assert records[0].offset() >= expected, f"{tp} went back to {records[0].offset()}"
@@ -333,8 +334,8 @@ class Task:
         try:
             stream_time = self._bound.process[tp.topic](run)
         except BaseException as error:  # also SystemExit: it would recur after a restart
-            self._tried[tp] = batch[-1].offset() + 1
-            self._note_far(tp, batch)
+            self._failed_ends[tp] = batch[-1].offset() + 1
+            self._find_too_far_ahead(tp, batch)
             self._raise(error)
         self._reading = None
         if isinstance(run, RecordRun):
@@ -343,7 +344,7 @@ class Task:
         self.last_read[tp] = batch[-1]
         self.next_offset[tp] = batch[-1].offset() + 1
         if stream_time > self._highest_ms:
-            self._note_far(tp, batch)
+            self._find_too_far_ahead(tp, batch)
         if stream_time > self.partition_time[tp]:
             self.partition_time[tp] = stream_time
         return len(batch)
@@ -362,14 +363,14 @@ class Task:
         read = () if reading is None else reading.batch[: reading.count]
         return max((m.timestamp()[1] for m in read if m.offset() not in skipped), default=-1)
 
-    def _note_far(self, tp: TopicPartition, batch: Sequence[ReceivedMessage]) -> None:
+    def _find_too_far_ahead(self, tp: TopicPartition, batch: Sequence[ReceivedMessage]) -> None:
         """Remember the first record whose timestamp the output topics may reject."""
         self._highest_ms = self.now_ms() + self.max_ahead_ms
-        if tp not in self._far:
+        if tp not in self._too_far_ahead:
             times = ((message.timestamp()[1], message.offset()) for message in batch)
             far = next((offset for time, offset in times if time > self._highest_ms), None)
             if far is not None:
-                self._far[tp] = range(far, far + 1)
+                self._too_far_ahead[tp] = range(far, far + 1)
 
     # -- the clock ---------------------------------------------------------------------------
 
@@ -386,17 +387,17 @@ class Task:
 
     def _raise(self, error: BaseException, node: str | None = None, record: Any = None) -> NoReturn:
         record = self.current() if record is None else record
-        raise_for(error, self.spec, self.suspect, node, record)
+        raise_for(error, self.spec, self.input_range, node, record)
 
-    def suspect(self) -> InputRange:
+    def input_range(self) -> InputRange:
         """Return the input range processed since the last commit, to attribute an error to it."""
-        ends = {**self.next_offset, **self._tried}
+        ends = {**self.next_offset, **self._failed_ends}
         ranges = {p: range(c.offset, ends[p]) for p, c in self.start.items()}
         moved = {tp: offsets for tp, offsets in ranges.items() if offsets}
         sinks = self.spec.program.sub_topology.sinks
         begins = {tp: c.offset for tp, c in self.start.items()}
         times = dict(self.partition_time)
-        far = dict(self._far)
+        far = dict(self._too_far_ahead)
         return InputRange(str(self.id), moved, self.spec.changelogs, sinks, begins, times, far)
 
     # -- the commit --------------------------------------------------------------------------
@@ -420,7 +421,7 @@ class Task:
     def buffers(self) -> Iterable[Buffer]:
         return self._buffers.values()
 
-    def held_back(self) -> int:
+    def cached_updates(self) -> int:
         """Return the number of cached updates."""
         return sum(map(len, self._bound.pending))
 
@@ -432,11 +433,11 @@ class Task:
         return partials_bytes(self._bound.pending, records)
 
     def send_partials(self) -> None:
-        for held in partials_among(self._bound.pending):
+        for partial_aggregates in partials_among(self._bound.pending):
             try:
-                held.send()
+                partial_aggregates.send()
             except BaseException as error:
-                self._raise(error, held.node)
+                self._raise(error, partial_aggregates.node)
 
     def flush(self) -> None:
         try:
@@ -470,7 +471,7 @@ class Task:
         operators = self._bound.operators.values()
         emits = any(operator.is_due(time) for operator in operators) or self.has_results_left()
         for operator in operators:
-            while emits and self.held_back():
+            while emits and self.cached_updates():
                 self._bound.flush()
             if operator.has_results_left():
                 operator.emit_left()
@@ -506,7 +507,7 @@ class Task:
         """Close all open windows as if stream time passed them, within the commit's budget."""
         self.moved = self._closes_idle = True
         for operator in self._bound.operators.values():
-            while self.held_back():
+            while self.cached_updates():
                 self.flush()
             try:
                 if operator.has_results_left():
@@ -523,7 +524,9 @@ class Task:
         try:
             return {name: b.delta() for name, b in self._buffers.items() if b.dirty}
         except ValueEncodingError as error:
-            raise range_error(self.suspect(), str(error), node=None, store=error.store) from error
+            raise range_error(
+                self.input_range(), str(error), node=None, store=error.store
+            ) from error
         except Exception:
             raise
         except BaseException as error:  # of a serde of the user
@@ -540,23 +543,23 @@ class Task:
     def row_refused(
         self, store: str, error: RecordTooLargeError | RefusedTimestampError
     ) -> StreamsError:
-        suspect = self.suspect()
+        input_range = self.input_range()
         if isinstance(error, RefusedTimestampError):
-            suspect = suspect.for_its_time()
-        return range_error(suspect, str(error), node=None, store=store)
+            input_range = input_range.for_its_time()
+        return range_error(input_range, str(error), node=None, store=store)
 
     def offsets(self, positions: Mapping[TopicPartition, int], commit_id: int) -> Offsets:
         """Return the offsets to commit: for empty queues `positions`, past control records."""
         self._times_written.note()
-        values = self._beside.values((tp.topic for tp in self.start), commit_id)
+        values = self._numbers.values((tp.topic for tp in self.start), commit_id)
         result = {}
         for tp, offset in self.next_offset.items():
             if not self._queues[tp]:
                 offset = max(offset, positions.get(tp, offset))
-            beside = {**values, **self._passed_over.values(tp, offset)}
+            numbers = {**values, **self._passed_over.values(tp, offset)}
             if tp in self.watermarks:
-                beside[WATERMARK] = self.watermarks[tp]
-            progress = self._beside.progress(tp.topic, self.partition_time[tp], beside)
+                numbers[WATERMARK] = self.watermarks[tp]
+            progress = self._numbers.progress(tp.topic, self.partition_time[tp], numbers)
             result[tp] = CommittedOffset(offset, progress.encode())
         return result
 
@@ -572,7 +575,7 @@ class Task:
             self._buffers[name].committed()
         self.start = offsets
         self.next_offset = {tp: committed.offset for tp, committed in offsets.items()}
-        self._far.clear()
+        self._too_far_ahead.clear()
         self.moved = False
         self.is_committed = True
         self.context.longest_call = None

@@ -73,7 +73,7 @@ class InputRange:
     def for_its_time(self) -> InputRange:
         return replace(self, ranges=self.far or self.ranges)
 
-    def writers(self, error: RecordRefusedError) -> tuple[list[str], list[str]]:
+    def outputs_to(self, error: RecordRefusedError) -> tuple[list[str], list[str]]:
         """Return the stores and the sinks that write to the partition of a rejected record."""
         stores = [
             store
@@ -90,24 +90,24 @@ def _writes(sink: Sink, topic: str | None) -> bool:
 
 
 def refused_record(
-    suspects: Sequence[InputRange], error: RecordRefusedError, *, now_ms: int
+    candidates: Sequence[InputRange], error: RecordRefusedError, *, now_ms: int
 ) -> StreamsError:
-    """Return the error for a record that the broker rejected after a suspect has sent it."""
-    busy = [suspect for suspect in suspects if suspect.ranges] or list(suspects)
-    guilty = [suspect for suspect in busy if any(suspect.writers(error))] or busy
-    stores = {store for suspect in guilty for store in suspect.writers(error)[0]}
-    sinks = {sink for suspect in guilty for sink in suspect.writers(error)[1]}
-    ranges = {tp: offsets for suspect in guilty for tp, offsets in suspect.ranges.items()}
+    """Return the error for a record that was rejected after its send, with its possible input."""
+    moved = [candidate for candidate in candidates if candidate.ranges] or list(candidates)
+    origins = [candidate for candidate in moved if any(candidate.outputs_to(error))] or moved
+    stores = {store for origin in origins for store in origin.outputs_to(error)[0]}
+    sinks = {sink for origin in origins for sink in origin.outputs_to(error)[1]}
+    ranges = {tp: offsets for origin in origins for tp, offsets in origin.ranges.items()}
     message = str(error)
     if error.for_its_time:
-        times = {p: ms for s in guilty for p, ms in s.times.items() if ms > now_ms and p in ranges}
+        times = {p: ms for o in origins for p, ms in o.times.items() if ms > now_ms and p in ranges}
         # If inputs have timestamps in the future, attribute the error to these inputs.
         ranges = {tp: ranges[tp] for tp in times} or ranges
-        ranges = {p: r for suspect in guilty for p, r in suspect.far.items()} or ranges
+        ranges = {p: r for origin in origins for p, r in origin.far.items()} or ranges
         if times:
             message += f"; the latest time that was read is {format_time(max(times.values()))}"
         message += f"; {advice(error.topic)}"
-    task_ids = ", ".join(sorted({suspect.task_id for suspect in guilty}))
+    task_ids = ", ".join(sorted({origin.task_id for origin in origins}))
     return range_error(
         InputRange(task_ids, ranges, {}),
         message,
@@ -117,13 +117,13 @@ def refused_record(
 
 
 def range_error(
-    suspect: InputRange, message: str, *, node: str | None, store: str | None
+    input_range: InputRange, message: str, *, node: str | None, store: str | None
 ) -> StreamsError:
     """Return an error that names ranges of offsets, because the exact record is unknown.
 
     Without any input the error is a processor's, because processors also write by the clock.
     """
-    ranges, task_id = suspect.ranges, suspect.task_id
+    ranges, task_id = input_range.ranges, input_range.task_id
     if not ranges:
         return ProcessorFailedError(message, node=node, store=store, task_id=task_id)
     tp = max(ranges, key=lambda p: len(ranges[p]))
@@ -146,7 +146,7 @@ def _records(tp: TopicPartition, offsets: range) -> str:
     return f"a record between offsets {offsets[0]} and {offsets[-1]} of {tp}"
 
 
-_TOLD = (
+_SAFE_TEXTS = (
     BadRecordError,
     SerdeError,
     RegistryError,
@@ -155,14 +155,14 @@ _TOLD = (
     HandlerFailedError,
     SinkRefusedError,
 )
-"""Errors whose text is specific and quotes no record."""
+"""Errors whose text is specific and quotes no record, so it is shown unchanged."""
 
-Suspects = Callable[[], InputRange]
+GetInputRange = Callable[[], InputRange]
 """Returns the input range since the last commit."""
 
 
 def raise_for(
-    error: BaseException, spec: TaskSpec, suspect: Suspects, node: str | None, record: Any
+    error: BaseException, spec: TaskSpec, get_range: GetInputRange, node: str | None, record: Any
 ) -> NoReturn:
     """Raise an error that names the record; client errors are raised unchanged."""
     if not isinstance(error, Exception) and not _is_the_users(error):
@@ -174,12 +174,12 @@ def raise_for(
     if node is None:
         node = spec.program.node_of(error.__traceback__)
     # An error of a handler for undecodable bytes is not an error of the serde.
-    is_said = isinstance(error, (HandlerFailedError, RecordTooLargeError))
+    is_explained = isinstance(error, (HandlerFailedError, RecordTooLargeError))
     cause: BaseException = error
-    if isinstance(error, Exception) and not is_said:
+    if isinstance(error, Exception) and not is_explained:
         cause = spec.program.explain(error, node, record)
-    failure = _record_error(spec, suspect, cause, node, record)
-    likely = isinstance(cause, (ReturnedError, CallError)) or not isinstance(cause, _TOLD)
+    failure = _record_error(spec, get_range, cause, node, record)
+    likely = isinstance(cause, (ReturnedError, CallError)) or not isinstance(cause, _SAFE_TEXTS)
     if isinstance(error, HandlerFailedError):
         failure.functions = error.places
     else:
@@ -189,13 +189,13 @@ def raise_for(
 
 
 def _record_error(
-    spec: TaskSpec, suspect: Suspects, error: BaseException, node: str | None, record: Any
+    spec: TaskSpec, get_range: GetInputRange, error: BaseException, node: str | None, record: Any
 ) -> StreamsError:
     message = _what_happened(error) + _of_partial(spec, error, record)
     store = error.store if isinstance(error, NullKeyError) else _store_of(spec, node)
     message += _of_row(error, store)
     if record is None:
-        input_range = suspect()
+        input_range = get_range()
         if isinstance(error, RefusedTimestampError):
             input_range = input_range.for_its_time()
         if input_range.ranges != input_range.far:
@@ -286,7 +286,7 @@ def _is_the_users(error: BaseException) -> bool:
 
 def _what_happened(error: BaseException) -> str:
     """Describe an error, without its text if a user function may have quoted the record."""
-    if isinstance(error, _TOLD):
+    if isinstance(error, _SAFE_TEXTS):
         return str(error)
     if not isinstance(error, Exception):
         return (

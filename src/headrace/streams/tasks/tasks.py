@@ -42,7 +42,7 @@ from headrace.streams.tasks.background_request import BackgroundRequest
 from headrace.streams.tasks.failures import is_power_of_two
 from headrace.streams.tasks.lost_offsets import Counted, LostOffsets, effects_of
 from headrace.streams.tasks.restore import ChangelogDescription, Restorer
-from headrace.streams.tasks.sink_connections import SinkConnections, StartPosition, begun_at
+from headrace.streams.tasks.sink_connections import SinkConnections, StartPosition, sink_offsets
 from headrace.streams.tasks.task import Task
 from headrace.streams.tasks.task_failures import corruption_of
 from headrace.topology.context.context import TableView
@@ -114,7 +114,7 @@ def _skew_to_fastest(
     return None if fastest == tp else skew_of({str(tp): times[tp], str(fastest): times[fastest]})
 
 
-# Facts of the cluster that tasks need before they start, from an admin client.
+# Cluster metadata that tasks need before they start.
 
 
 DELETE_RETENTION_MS = 24 * 60 * 60 * 1000
@@ -123,7 +123,7 @@ DELETE_RETENTION_MS = 24 * 60 * 60 * 1000
 
 @dataclass(frozen=True, slots=True)
 class ClusterMetadata:
-    """Facts of a cluster that tasks need before they start, from an admin client."""
+    """Metadata of a cluster that tasks need before they start, from an admin client."""
 
     admin: AdminClient
     topics: MutableMapping[str, TopicDescription]
@@ -135,17 +135,14 @@ class ClusterMetadata:
         self, tps: Sequence[TopicPartition]
     ) -> Mapping[TopicPartition, ChangelogDescription]:
         starts, ends = self.admin.start_offsets(tps), self.admin.end_offsets(tps)
-        facts = {}
+        result = {}
         for tp in tps:
             topic = self.topics[tp.topic]
-            kept_ms = topic.delete_retention_ms
-            facts[tp] = ChangelogDescription(
-                topic.topic_id,
-                starts[tp],
-                ends[tp],
-                DELETE_RETENTION_MS if kept_ms is None else kept_ms,
-            )
-        return facts
+            retention_ms = topic.delete_retention_ms
+            if retention_ms is None:
+                retention_ms = DELETE_RETENTION_MS
+            result[tp] = ChangelogDescription(topic.topic_id, starts[tp], ends[tp], retention_ms)
+        return result
 
     def first_offsets(self, tps: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
         """Return the start offsets of partitions without a committed offset."""
@@ -159,7 +156,8 @@ class ClusterMetadata:
 
     def topic_ids(self, topics: Iterable[str]) -> Mapping[str, str]:
         """Request the IDs of topics; topics that do not exist are omitted."""
-        return {name: facts.topic_id for name, facts in self.admin.describe(topics).items()}
+        described = self.admin.describe(topics)
+        return {name: description.topic_id for name, description in described.items()}
 
     def partitions_of(self, topic: str) -> int:
         """Return the partition count; an unknown topic is described and remembered."""
@@ -184,9 +182,9 @@ def begins_earliest(config: StreamsConfig) -> bool:
 # Backoff and warnings while committed offsets are undecided.
 
 
-_ASK_MIN_S = 0.1
-_ASK_MAX_S = 1.0
-TELL_AFTER_S = 30.0
+_WAIT_MIN_S = 0.1
+_WAIT_MAX_S = 1.0
+WARN_AFTER_S = 30.0
 """Longer than the timeout of transactions, so that a predecessor's transaction has ended."""
 _ADVICE = (
     "the broker ends an open transaction after its producer.transaction.timeout.ms; if this "
@@ -204,33 +202,33 @@ class Backoff:
         self.reset()
 
     def reset(self) -> None:
-        self._wait_s = _ASK_MIN_S
+        self._wait_s = _WAIT_MIN_S
         self._next_s = 0.0
         self._since_s: float | None = None
-        self._tell_s = TELL_AFTER_S
+        self._warn_after_s = WARN_AFTER_S
 
     def wait_s(self, *, busy: bool) -> float | None:
         """Return how long to wait for an answer now, or None if the next request is not due."""
         if not busy:
-            return _ASK_MAX_S
+            return _WAIT_MAX_S
         return self._wait_s if self._clock.monotonic_s() >= self._next_s else None
 
-    def more(self, undecided: Sequence[TopicPartition]) -> None:
+    def increase(self, undecided: Sequence[TopicPartition]) -> None:
         """Double the backoff, and log undecided partitions."""
         now_s = self._clock.monotonic_s()
         self._next_s = now_s + self._wait_s
-        self._wait_s = min(2 * self._wait_s, _ASK_MAX_S)
-        self._tell(now_s, [str(tp) for tp in undecided])
+        self._wait_s = min(2 * self._wait_s, _WAIT_MAX_S)
+        self._log_undecided(now_s, [str(tp) for tp in undecided])
 
-    def _tell(self, now_s: float, partitions: list[str]) -> None:
+    def _log_undecided(self, now_s: float, partitions: list[str]) -> None:
         if self._since_s is None:
             self._since_s = now_s
             self._log.info("offsets_undecided", partitions=partitions)
             return
         waited_s = now_s - self._since_s
-        if waited_s < self._tell_s:
+        if waited_s < self._warn_after_s:
             return
-        self._tell_s = 2 * waited_s
+        self._warn_after_s = 2 * waited_s
         self._log.warning(
             "offsets_undecided",
             partitions=partitions,
@@ -241,7 +239,7 @@ class Backoff:
         )
 
 
-# A task that a worker owns, and the facts that it starts from.
+# A task that a worker owns, and the cluster metadata for its start.
 
 
 class TaskHome(Protocol):
@@ -263,14 +261,14 @@ OpenHome = Callable[[TaskId, Sequence[Store]], TaskHome | None]
 class OwnedTask:
     """A task that this worker owns.
 
-    It is waiting until the facts that it starts from are known and its directory is open, and again
-    after each stop; then restoring, if changelogs have more than its local state; then running.
+    It is waiting until its start metadata is known and its directory is open, and again after each
+    stop; then restoring, if changelogs have more than its local state; then running.
     """
 
     id: TaskId
     plan: SubPlan
-    lead: str
-    """The topic whose partitions the consumer group assigns."""
+    subscribed_topic: str
+    """Topic whose partitions the consumer group assigns."""
     inputs: list[TopicPartition] = field(default_factory=list)
     home: TaskHome | None = None
     task: Task | None = None
@@ -290,8 +288,8 @@ class OwnedTask:
     """The IDs of the input topics at the last start of the task."""
     changelog_ids: Mapping[str, str] = field(default_factory=dict)
     """The IDs of the changelogs at the last start of the task."""
-    beginning: StartPosition | None = None
-    """Start position of its external sink, if it has one."""
+    sink_position: StartPosition | None = None
+    """Position of its external sink at the start, if it has a sink."""
 
     @property
     def reads_directly(self) -> bool:
@@ -307,61 +305,61 @@ class OwnedTask:
 
 @dataclass(frozen=True, slots=True)
 class StartMetadata:
-    """Facts of the cluster for the start of tasks."""
+    """Cluster metadata for the start of tasks."""
 
-    slots: Sequence[OwnedTask]
+    owned_tasks: Sequence[OwnedTask]
     committed: Mapping[TopicPartition, CommittedOffset | None]
     first: Mapping[TopicPartition, int]
     changelogs: Mapping[TopicPartition, ChangelogDescription]
     topic_ids: Mapping[str, str]
-    beginnings: Mapping[TaskId, StartPosition]
-    """Start positions of external sinks."""
+    sink_positions: Mapping[TaskId, StartPosition]
+    """Positions of external sinks."""
 
 
-def look_up(
-    facts: ClusterMetadata,
-    slots: Sequence[OwnedTask],
+def fetch_start_metadata(
+    metadata: ClusterMetadata,
+    owned_tasks: Sequence[OwnedTask],
     committed: Mapping[TopicPartition, CommittedOffset | None],
     sinks: SinkConnections,
 ) -> StartMetadata:
-    """Request the facts that a start needs besides committed offsets; runs in the background."""
-    topics = dict.fromkeys(tp.topic for slot in slots for tp in slot.inputs)
-    logs = dict.fromkeys(t for slot in slots for t in slot.plan.changelogs.values())
+    """Request the metadata that a start needs besides committed offsets; run in the background."""
+    topics = dict.fromkeys(tp.topic for owned in owned_tasks for tp in owned.inputs)
+    logs = dict.fromkeys(t for owned in owned_tasks for t in owned.plan.changelogs.values())
     # Request the IDs before the offsets, so that a later re-creation of a topic is detected.
-    topic_ids = facts.topic_ids({**topics, **logs})
-    unknown = [p for slot in slots for p in slot.inputs if committed[p] is None]
+    topic_ids = metadata.topic_ids({**topics, **logs})
+    unknown = [p for owned in owned_tasks for p in owned.inputs if committed[p] is None]
     changelogs = [
-        TopicPartition(topic, slot.id.partition)
-        for slot in slots
-        for topic in slot.plan.restored_from
+        TopicPartition(topic, owned.id.partition)
+        for owned in owned_tasks
+        for topic in owned.plan.restored_from
     ]
     # The log describes the records that are read again because of a missing offset.
-    changelogs += [tp for slot in slots for tp in slot.lost]
+    changelogs += [tp for owned in owned_tasks for tp in owned.lost]
     return StartMetadata(
-        slots,
+        owned_tasks,
         committed,
-        facts.first_offsets(unknown) if unknown else {},
-        facts.changelogs(changelogs) if changelogs else {},
+        metadata.first_offsets(unknown) if unknown else {},
+        metadata.changelogs(changelogs) if changelogs else {},
         topic_ids,
-        ask_sinks(sinks, slots, topic_ids),
+        request_sink_positions(sinks, owned_tasks, topic_ids),
     )
 
 
-def ask_sinks(
+def request_sink_positions(
     connections: SinkConnections, tasks: Iterable[OwnedTask], topic_ids: Mapping[str, str]
 ) -> dict[TaskId, StartPosition]:
-    """Request the start positions of tasks with an external sink; runs in the background."""
+    """Request the positions of external sinks; run in the background."""
     by_plan: dict[int, list[OwnedTask]] = {}
     for task in tasks:
         if task.plan.outside is not None:
             by_plan.setdefault(task.plan.id, []).append(task)
     positions: dict[TaskId, StartPosition] = {}
-    for some in by_plan.values():
-        positions |= _ask_one(connections, some, topic_ids)
+    for tasks_of_plan in by_plan.values():
+        positions |= _request_positions_of(connections, tasks_of_plan, topic_ids)
     return positions
 
 
-def _ask_one(
+def _request_positions_of(
     connections: SinkConnections, tasks: Sequence[OwnedTask], topic_ids: Mapping[str, str]
 ) -> dict[TaskId, StartPosition]:
     node = tasks[0].plan.outside
@@ -381,35 +379,35 @@ def _ask_one(
     }
 
 
-def require_same_topics(slot: OwnedTask, start: Offsets, found: Mapping[str, str]) -> None:
+def require_same_topics(owned: OwnedTask, start: Offsets, topic_ids: Mapping[str, str]) -> None:
     """Raise if an input topic was re-created, and record the current topic IDs."""
     known = {
         tp.topic: committed_id(tp.topic, OffsetMetadata.decode(c.metadata).values)
         for tp, c in start.items()
     }
     committed = {topic: topic_id for topic, topic_id in known.items() if topic_id is not None}
-    require_same({**slot.topic_ids, **committed}, found)
-    slot.topic_ids = {tp.topic: found[tp.topic] for tp in start if tp.topic in found}
+    require_same({**owned.topic_ids, **committed}, topic_ids)
+    owned.topic_ids = {tp.topic: topic_ids[tp.topic] for tp in start if tp.topic in topic_ids}
 
 
 def drop_unlogged(
-    slot: OwnedTask, committed: Mapping[TopicPartition, CommittedOffset | None], log: Log
+    owned: OwnedTask, committed: Mapping[TopicPartition, CommittedOffset | None], log: Log
 ) -> None:
     """Empty unlogged stores that belong to another commit than the offsets do."""
-    assert slot.home is not None
+    assert owned.home is not None
     # Ignore inputs without a committed offset.
     offsets = [offset for offset in committed.values() if offset is not None]
     ids = {OffsetMetadata.decode(offset.metadata).values.get(COMMIT_ID) for offset in offsets}
-    for store in slot.plan.program.sub_topology.stores:
+    for store in owned.plan.program.sub_topology.stores:
         if store.spec.logged:
             continue
-        position = slot.home.state.position(store.name)
+        position = owned.home.state.position(store.name)
         if position is None or {position.commit_id} != ids:
-            slot.home.state.drop_store(store.name)
+            owned.home.state.drop_store(store.name)
         if position is not None and {position.commit_id} != ids:
             log.warning(
                 "store_dropped",
-                task=str(slot.id),
+                task=str(owned.id),
                 store=store.name,
                 reason="it has no changelog, and is of another commit than the offsets",
             )
@@ -429,7 +427,7 @@ class Tasks:
     Args:
         open_home: opens a task's local state; returns None while another worker holds it.
         read_cache_bytes: shared limit of the read caches of all stores and global tables.
-        send_letter: the send function of tasks with external sinks.
+        send_dead_letter: the send function of tasks with external sinks.
         upstream: the inputs whose times bound the stream time of tasks.
     """
 
@@ -440,7 +438,7 @@ class Tasks:
         partitions: Mapping[str, int],
         consumer: Consumer,
         restorer: Restorer,
-        facts: ClusterMetadata,
+        metadata: ClusterMetadata,
         open_home: OpenHome,
         make_send: MakeSend,
         lost_offsets: LostOffsets,
@@ -452,12 +450,12 @@ class Tasks:
         make_context: Callable[[TaskId], TaskContext] | None = None,
         global_views: Mapping[str, TableView] | None = None,
         sinks: SinkConnections,
-        send_letter: Send,
+        send_dead_letter: Send,
         record_limit: Callable[[str], int | None] = lambda _: None,
         max_ahead_ms: int = LAST_TIME_MS,
         upstream: Upstream | None = None,
     ) -> None:
-        self._by_lead = {plan.lead(partitions): plan for plan in plans}
+        self._plans_by_topic = {plan.subscribed_topic(partitions): plan for plan in plans}
         self._counted = {plan.id: Counted.by(plan, plans) for plan in plans}
         subs = {plan.id: plan.program.sub_topology for plan in plans}
         # Stores of processors report dropped records under their own names.
@@ -468,13 +466,13 @@ class Tasks:
         self._partitions = partitions
         self._consumer = consumer
         self._restorer = restorer
-        self._facts = facts
+        self._metadata = metadata
         self._open_home = open_home
         self._make_send = make_send
         self._lost_offsets = lost_offsets
         self._read_cache_bytes = read_cache_bytes
         self._sinks = sinks
-        self._send_letter = send_letter
+        self._send_dead_letter = send_dead_letter
         self._record_limit = record_limit
         self._max_ahead_ms = max_ahead_ms
         self._upstream = upstream or Upstream()
@@ -482,7 +480,7 @@ class Tasks:
         self._make_context = make_context or (lambda task_id: TaskContext(task_id=str(task_id)))
         self._global_views = global_views or {}
         self._clock = clock
-        self._slots: dict[TaskId, OwnedTask] = {}
+        self._owned: dict[TaskId, OwnedTask] = {}
         self._readers: dict[TopicPartition, Task] = {}
         self._backoff = Backoff(clock, log)
         self._request = BackgroundRequest[StartMetadata](background)
@@ -493,16 +491,16 @@ class Tasks:
         """Skew between the upstream inputs of each repartition topic, set by `UpstreamTimes`."""
 
     @property
-    def lead_topics(self) -> list[str]:
-        """The subscribed topics: a single topic per sub-topology."""
-        return sorted(self._by_lead)
+    def subscribed_topics(self) -> list[str]:
+        """Subscribed topics: a single topic for each sub-topology."""
+        return sorted(self._plans_by_topic)
 
     @property
-    def leads(self) -> frozenset[TopicPartition]:
+    def subscribed_partitions(self) -> frozenset[TopicPartition]:
         """The partitions that the consumer group must assign."""
         return frozenset(
             TopicPartition(topic, partition)
-            for topic in self._by_lead
+            for topic in self._plans_by_topic
             for partition in range(self._partitions[topic])
         )
 
@@ -510,39 +508,39 @@ class Tasks:
     def running(self) -> list[Task]:
         return list(dict.fromkeys(self._readers.values()))
 
-    def bound_caches(self, beside: Iterable[RowsKept]) -> None:
-        """Limit the read caches of all stores, and caches `beside` that belong to no task."""
+    def bound_caches(self, other_caches: Iterable[RowsKept]) -> None:
+        """Limit the read caches of all stores, and other caches, which belong to no task."""
         buffers = [buffer for task in self.running for buffer in task.buffers]
-        bound_caches((*buffers, *beside), self._read_cache_bytes)
+        bound_caches((*buffers, *other_caches), self._read_cache_bytes)
 
     @property
     def owned(self) -> list[TaskId]:
-        return sorted(self._slots)
+        return sorted(self._owned)
 
     def has_all_of(self, sub_topology: int) -> bool:
-        own = sum(task_id.sub_topology == sub_topology for task_id in self._slots)
-        leads = [lead for lead, plan in self._by_lead.items() if plan.id == sub_topology]
-        return own == sum(self._partitions[lead] for lead in leads)
+        own = sum(task_id.sub_topology == sub_topology for task_id in self._owned)
+        topics = [t for t, plan in self._plans_by_topic.items() if plan.id == sub_topology]
+        return own == sum(self._partitions[topic] for topic in topics)
 
     @property
     def are_waiting(self) -> bool:
         """Whether a task waits for the cluster or for another worker."""
-        return any(slot.task is None for slot in self._slots.values())
+        return any(owned.task is None for owned in self._owned.values())
 
     @property
     def has_unknown(self) -> bool:
         """Whether the group has assigned partitions that this worker does not know yet."""
-        return not all(map(self._knows, self._slots.values()))
+        return not all(map(self._is_known, self._owned.values()))
 
-    def _knows(self, slot: OwnedTask) -> bool:
-        return slot.id.partition < self._partitions[slot.lead]
+    def _is_known(self, owned: OwnedTask) -> bool:
+        return owned.id.partition < self._partitions[owned.subscribed_topic]
 
     @property
     def all_running(self) -> bool:
-        return all(slot.is_running for slot in self._slots.values())
+        return all(owned.is_running for owned in self._owned.values())
 
     def states(self) -> dict[TaskId, tuple[str, Task | None]]:
-        return {id_: (slot.state, slot.task) for id_, slot in sorted(self._slots.items())}
+        return {id_: (owned.state, owned.task) for id_, owned in sorted(self._owned.items())}
 
     def sub_topology_of(self, node: str) -> int:
         return self._sub_topologies[node]
@@ -552,74 +550,74 @@ class Tasks:
 
     # -- assignment --------------------------------------------------------------------------
 
-    def assign(self, leads: Iterable[TopicPartition]) -> None:
-        for topic, partition in leads:
-            plan = self._by_lead[topic]
+    def assign(self, tps: Iterable[TopicPartition]) -> None:
+        for topic, partition in tps:
+            plan = self._plans_by_topic[topic]
             task_id = TaskId(plan.id, partition)
-            if task_id not in self._slots:
-                self._slots[task_id] = OwnedTask(
+            if task_id not in self._owned:
+                self._owned[task_id] = OwnedTask(
                     task_id, plan, topic, counted=self._counted[plan.id]
                 )
 
-    def owned_of(self, leads: Iterable[TopicPartition]) -> list[TaskId]:
-        ids = [TaskId(self._by_lead[topic].id, partition) for topic, partition in leads]
-        return [task_id for task_id in ids if task_id in self._slots]
+    def ids_of(self, tps: Iterable[TopicPartition]) -> list[TaskId]:
+        ids = [TaskId(self._plans_by_topic[topic].id, partition) for topic, partition in tps]
+        return [task_id for task_id in ids if task_id in self._owned]
 
-    def describe_inputs(self, leads: Iterable[TopicPartition]) -> list[str]:
+    def describe_inputs(self, tps: Iterable[TopicPartition]) -> list[str]:
         """Return subscribed partitions and all other inputs of their tasks as text, for the log."""
-        inputs = set[TopicPartition](leads)
+        inputs = set[TopicPartition](tps)
         for topic, partition in list(inputs):
-            inputs.update(self._by_lead[topic].inputs(partition, self._partitions))
+            inputs.update(self._plans_by_topic[topic].inputs(partition, self._partitions))
         return [str(tp) for tp in sorted(inputs)]
 
     def release(self, ids: Iterable[TaskId]) -> None:
         """Close owned tasks; uncommitted work is discarded."""
         for task_id in list(ids):
-            slot = self._slots.pop(task_id, None)
-            if slot is None:
+            owned = self._owned.pop(task_id, None)
+            if owned is None:
                 continue
-            self._stop(slot)
-            if slot.home is not None:
-                slot.home.close()
-        if not self._slots:
+            self._close_task(owned)
+            if owned.home is not None:
+                owned.home.close()
+        if not self._owned:
             self._sinks.close()
 
     # -- rebuilding --------------------------------------------------------------------------
 
     def rebuild(self) -> None:
         """Re-create running tasks; restores continue, because they read only committed records."""
-        for slot in self._slots.values():
-            if slot.is_running:
-                self._stop(slot)
+        for owned in self._owned.values():
+            if owned.is_running:
+                self._close_task(owned)
 
     def rebuild_all(self) -> None:
         """End all tasks, including restores, and re-create them; local state stays."""
-        for slot in self._slots.values():
-            self._stop(slot)
+        for owned in self._owned.values():
+            self._close_task(owned)
 
-    def begin_again(self, task: Task) -> None:
-        """Re-create a task from committed facts, without affecting other tasks."""
-        self._stop(self._slots[task.id])
+    def recreate(self, task: Task) -> None:
+        """Re-create a task from its committed offsets, without affecting other tasks."""
+        self._close_task(self._owned[task.id])
 
     def wipe(self, names: Iterable[str]) -> None:
         """Rebuild the local state of tasks from their changelogs."""
         wanted = set(names)
-        for slot in self._slots.values():
-            if str(slot.id) in wanted and slot.home is not None:
-                self._stop(slot, keep_restored=False)
-                slot.home.wipe()
+        for owned in self._owned.values():
+            if str(owned.id) in wanted and owned.home is not None:
+                self._close_task(owned, keep_restored=False)
+                owned.home.wipe()
 
-    def _stop(self, slot: OwnedTask, *, keep_restored: bool = True) -> None:
-        if slot.task is None:
+    def _close_task(self, owned: OwnedTask, *, keep_restored: bool = True) -> None:
+        if owned.task is None:
             return
-        if slot.is_running:
-            slot.is_running = False
-            self._consumer.remove(slot.inputs)
-            for tp in slot.inputs:
+        if owned.is_running:
+            owned.is_running = False
+            self._consumer.remove(owned.inputs)
+            for tp in owned.inputs:
                 del self._readers[tp]
-        task, slot.task = slot.task, None
-        slot.is_committed = task.is_committed
-        self._restorer.forget(task, keep=keep_restored)
+        task, owned.task = owned.task, None
+        owned.is_committed = task.is_committed
+        self._restorer.cancel(task, keep=keep_restored)
         for node, error in task.close():
             self._log.warning(
                 "processor_close_failed", task=str(task.id), node=node, error=type(error).__name__
@@ -630,72 +628,78 @@ class Tasks:
     def unanswered_sinks(self) -> Mapping[str, str]:
         return self._sinks.unanswered()
 
-    def _may_begin(self, slot: OwnedTask) -> bool:
-        node = slot.plan.outside
+    def _may_start(self, owned: OwnedTask) -> bool:
+        node = owned.plan.outside
         return node is None or self._sinks.is_asked_now(node.name)
 
     def advance(self) -> None:
         """Advance the start of tasks that are not running, without blocking."""
         if self._request.is_pending:
-            self._begin_looked_up()
+            self._start_fetched()
             return
-        waiting = [s for s in self._slots.values() if s.task is None and self._knows(s)]
-        for slot in waiting:
-            slot.inputs = slot.plan.inputs(slot.id.partition, self._partitions)
-            if slot.home is None:
-                slot.home = self._open_home(slot.id, slot.plan.program.sub_topology.stores)
-        waiting = [s for s in waiting if s.home is not None and self._may_begin(s)]
+        waiting = [
+            owned for owned in self._owned.values() if owned.task is None and self._is_known(owned)
+        ]
+        for owned in waiting:
+            owned.inputs = owned.plan.inputs(owned.id.partition, self._partitions)
+            if owned.home is None:
+                owned.home = self._open_home(owned.id, owned.plan.program.sub_topology.stores)
+        waiting = [owned for owned in waiting if owned.home is not None and self._may_start(owned)]
         if not waiting:
             return
-        inputs = [tp for slot in waiting for tp in slot.inputs]
+        inputs = [tp for owned in waiting for tp in owned.inputs]
         # Committed offsets first, then the changelogs' ends: see headrace.streams.tasks.restore.
         committed = self._committed(inputs)
         if committed is None:
             return
-        for slot in waiting:
-            own = {tp: committed[tp] for tp in slot.inputs}
-            slot.lost = self._lost_offsets.of(slot.plan.id, own)
-        self._request.submit(partial(look_up, self._facts, waiting, committed, self._sinks))
-        self._begin_looked_up()
+        for owned in waiting:
+            own = {tp: committed[tp] for tp in owned.inputs}
+            owned.lost = self._lost_offsets.of(owned.plan.id, own)
+        self._request.submit(
+            partial(fetch_start_metadata, self._metadata, waiting, committed, self._sinks)
+        )
+        self._start_fetched()
 
-    def _begin_looked_up(self) -> None:
-        start_facts = self._request.poll()
-        if start_facts is None:
+    def _start_fetched(self) -> None:
+        metadata = self._request.poll()
+        if metadata is None:
             return
         # The client fetches the first added partitions immediately, and the rest with its next
         # request. Internal topics come last because they are empty at first and would delay others.
-        for slot in sorted(start_facts.slots, key=lambda slot: slot.plan.reads_own_alone):
-            if self._slots.get(slot.id) is slot:
-                self._begin_at(slot, start_facts)
+        for owned in sorted(metadata.owned_tasks, key=lambda owned: owned.plan.reads_own_alone):
+            if self._owned.get(owned.id) is owned:
+                self._start_at(owned, metadata)
 
-    def _begin_at(self, slot: OwnedTask, found: StartMetadata) -> None:
-        committed = {tp: found.committed[tp] for tp in slot.inputs}
-        start: Offsets = {p: c or CommittedOffset(found.first[p]) for p, c in committed.items()}
+    def _start_at(self, owned: OwnedTask, metadata: StartMetadata) -> None:
+        committed = {tp: metadata.committed[tp] for tp in owned.inputs}
+        start: Offsets = {p: c or CommittedOffset(metadata.first[p]) for p, c in committed.items()}
         # Check for a re-created topic first: it explains a sink without a position.
-        require_same_topics(slot, start, found.topic_ids)
-        slot.beginning = found.beginnings.get(slot.id)
-        if slot.beginning is not None:
-            node = slot.plan.outside
+        require_same_topics(owned, start, metadata.topic_ids)
+        owned.sink_position = metadata.sink_positions.get(owned.id)
+        if owned.sink_position is not None:
+            node = owned.plan.outside
             assert node is not None
-            if slot.beginning.error is not None:
-                self._sinks.unavailable(node.name, slot.beginning.error)
+            if owned.sink_position.error is not None:
+                self._sinks.unavailable(node.name, owned.sink_position.error)
                 return
             is_committed = None not in committed.values()
             group = start
-            start = begun_at(start, slot.beginning, node, self._log, is_committed=is_committed)
+            start = sink_offsets(
+                start, owned.sink_position, node, self._log, is_committed=is_committed
+            )
             if start != group:
-                slot.is_committed = False  # commit the sink's position even without new records
-            if slot.beginning.position is not None:
-                slot.lost = ()  # the sink's position replaces the missing offset
-        slot.changelog_ids = require_same_changelogs(
-            slot.id, slot.plan.changelogs, start, found.topic_ids
+                owned.is_committed = False  # commit the sink's position even without new records
+            if owned.sink_position.position is not None:
+                owned.lost = ()  # the sink's position replaces the missing offset
+        owned.changelog_ids = require_same_changelogs(
+            owned.id, owned.plan.changelogs, start, metadata.topic_ids
         )
-        if slot.lost:
-            slot.effects = effects_of(slot.lost, start, found.changelogs)
-            has_counted = self._lost_offsets.has_counted(slot.plan.id, committed)
-            if has_counted and not self._starts_without(slot):
+        if owned.lost:
+            owned.effects = effects_of(owned.lost, start, metadata.changelogs)
+            has_counted = self._lost_offsets.has_counted(owned.plan.id, committed)
+            if has_counted and not self._starts_without_offsets(owned):
                 return
-        self._begin(slot, committed, start, found.changelogs)
+        self._create_task(owned, committed, start, metadata.changelogs)
 
     def _committed(
         self, inputs: Sequence[TopicPartition]
@@ -706,79 +710,81 @@ class Tasks:
             return None
         committed = self._consumer.committed(inputs, wait_s)
         if committed is None:
-            self._backoff.more(inputs)
+            self._backoff.increase(inputs)
         else:
             self._backoff.reset()
         return committed
 
-    def _begin(
+    def _create_task(
         self,
-        slot: OwnedTask,
+        owned: OwnedTask,
         committed: Mapping[TopicPartition, CommittedOffset | None],
         start: Offsets,
-        facts: Mapping[TopicPartition, ChangelogDescription],
+        changelogs: Mapping[TopicPartition, ChangelogDescription],
     ) -> None:
-        assert slot.home is not None
-        with corruption_of(slot.id):
-            drop_unlogged(slot, committed, self._log)
+        assert owned.home is not None
+        with corruption_of(owned.id):
+            drop_unlogged(owned, committed, self._log)
         writers = {
             topic.name: self._upstream.writers[topic.name]
-            for topic in slot.plan.topics.repartition_sources
+            for topic in owned.plan.topics.repartition_sources
             if topic.name in self._upstream.writers
         }
-        slot.task = Task(
-            spec=slot.plan.task(
-                slot.id.partition,
-                partitions_of=self._facts.partitions_of,
+        owned.task = Task(
+            spec=owned.plan.task(
+                owned.id.partition,
+                partitions_of=self._metadata.partitions_of,
             ),
-            state=slot.home.state,
+            state=owned.home.state,
             start=start,
-            send=self._send_of(slot.plan),
-            dropped=partial(self._drop, slot),
+            send=self._send_of(owned.plan),
+            dropped=partial(self._drop, owned),
             handlers=self._handlers,
-            context=self._make_context(slot.id),
+            context=self._make_context(owned.id),
             global_views=self._global_views,
             now_ms=self._clock.now_ms,
             record_limit=self._record_limit,
             max_ahead_ms=self._max_ahead_ms,
             log=self._log,
-            topic_ids=slot.topic_ids,
-            changelog_ids=slot.changelog_ids,
+            topic_ids=owned.topic_ids,
+            changelog_ids=owned.changelog_ids,
             followed=frozenset(writers),
             is_time_bounded=any(w.are_many(self._partitions) for w in writers.values()),
-            repartitions=self._upstream.written(slot.plan.id),
-            is_committed=slot.is_committed,
+            repartitions=self._upstream.written(owned.plan.id),
+            is_committed=owned.is_committed,
         )
-        if slot.beginning is not None:
-            beginning = slot.beginning
-            slot.task.context.outbox.begin(
-                beginning.source,
-                beginning.position,
-                beginning.batching,
-                is_first=slot.reads_directly
-                and beginning.position is None
+        if owned.sink_position is not None:
+            position = owned.sink_position
+            owned.task.context.outbox.begin(
+                position.source,
+                position.position,
+                position.batching,
+                is_first=owned.reads_directly
+                and position.position is None
                 and None in committed.values(),
             )
-        if not self._restorer.begin(slot.task, facts):
-            self.run(slot.task)
+        if not self._restorer.begin(owned.task, changelogs):
+            self.run(owned.task)
 
     def _send_of(self, plan: SubPlan) -> Send:
         if plan.outside is not None:
-            return self._send_letter
+            return self._send_dead_letter
         send = self._make_send()
-        return known_topics_alone(send, self._facts.partitions_of) if plan.chooses_topics else send
+        return (
+            known_topics_alone(send, self._metadata.partitions_of) if plan.chooses_topics else send
+        )
 
     def run(self, task: Task) -> None:
         """Start reading the input of a task whose state is complete."""
-        slot = self._slots[task.id]
-        assert slot.task is task
+        owned = self._owned[task.id]
+        assert owned.task is task
         with corruption_of(task.id):
-            if slot.lost and has_rows(task) and not self._starts_without(slot):
+            if owned.lost and has_rows(task) and not self._starts_without_offsets(owned):
                 return
         task.begin()
         self._consumer.add(task.next_offset)
-        slot.is_running = True
-        for tp in slot.inputs:
+        owned.is_running = True
+        for tp in owned.inputs:
             self._readers[tp] = task
         self._log.info(
             "task_started",
@@ -786,27 +792,27 @@ class Tasks:
             offsets={str(tp): offset for tp, offset in task.next_offset.items()},
         )
 
-    def _starts_without(self, slot: OwnedTask) -> bool:
+    def _starts_without_offsets(self, owned: OwnedTask) -> bool:
         """Return whether a task with state starts although offsets are missing.
 
         At the first attempt the offsets are requested again, because another worker may have owned
         the task in the meantime.
         """
-        if not slot.lacked_offsets:
-            slot.lacked_offsets = True
-            self._stop(slot)
+        if not owned.lacked_offsets:
+            owned.lacked_offsets = True
+            self._close_task(owned)
             return False
-        others = [tp for other in self._slots.values() for tp in other.lost]
-        self._lost_offsets.meet(str(slot.id), slot.counted, slot.lost, slot.effects, others)
-        slot.lost = ()
+        others = [tp for other in self._owned.values() for tp in other.lost]
+        self._lost_offsets.handle(str(owned.id), owned.counted, owned.lost, owned.effects, others)
+        owned.lost = ()
         return True
 
-    def _drop(self, slot: OwnedTask, node: str, reason: str) -> None:
+    def _drop(self, owned: OwnedTask, node: str, reason: str) -> None:
         count = self.dropped[node, reason] = self.dropped.get((node, reason), 0) + 1
         if is_power_of_two(count):  # describe the last record
-            repartitions = {topic.name for topic in slot.plan.topics.repartition_sources}
+            repartitions = {topic.name for topic in owned.plan.topics.repartition_sources}
             last = dropped_record(
-                slot.task,
+                owned.task,
                 reason,
                 unfollowed=repartitions - self._upstream.writers.keys(),
                 skews=self.skews,
@@ -816,6 +822,6 @@ class Tasks:
                 node=node,
                 reason=reason,
                 count=count,
-                task=str(slot.id),
+                task=str(owned.id),
                 **last,
             )

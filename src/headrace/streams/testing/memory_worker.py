@@ -165,7 +165,7 @@ def make_memory_worker(
         consumer=consumer,
         make_reader=lambda: MemoryConsumer(cluster, group=None, committed=True),
         make_producer=partial(_make_producer, config, cluster, consumer),
-        facts=_MemoryMetadata(admin, topics, from_earliest=True, create=cluster.create),
+        metadata=_MemoryMetadata(admin, topics, from_earliest=True, create=cluster.create),
         open_home=disk.open,
         open_global_home=disk.open_global,
         background=lambda _: at_once,

@@ -115,7 +115,7 @@ class Commit:
 
     def flush_caches(self, tasks: Sequence[Task]) -> None:
         for task in tasks:
-            while task.held_back():
+            while task.cached_updates():
                 task.flush()
         self.parts.dependencies.probe("caches_flushed")
 

@@ -189,8 +189,8 @@ class Processing:
         try:
             yield
         except RecordRefusedError as error:
-            suspects = [task.suspect() for task in self._tasks.running]
-            raise refused_record(suspects, error, now_ms=self._clock.now_ms()) from error
+            ranges = [task.input_range() for task in self._tasks.running]
+            raise refused_record(ranges, error, now_ms=self._clock.now_ms()) from error
 
     # -- aborts --------------------------------------------------------------------------------
 

@@ -231,7 +231,7 @@ class ProgressGuard:
 
     def retry_budget(self, tasks: Sequence[Task]) -> list[InputRange]:
         """Return the input ranges that a commit completes, if an attempt was aborted before."""
-        return [task.suspect() for task in tasks if task.moved] if self._failed else []
+        return [task.input_range() for task in tasks if task.moved] if self._failed else []
 
     def committed(self, tasks: Sequence[InputRange], records: int) -> None:
         """Record a completed commit; `tasks` is the result of `retry_budget` before it."""
@@ -277,22 +277,22 @@ class ProgressGuard:
             self._count_slow_punctuation(tasks, call, setting, limit_s)
             return False
         # A punctuator has no records, and an `init` has no running task.
-        ranges = [task.suspect() for task in tasks] or [_NO_RECORDS]
-        busy = [suspect for suspect in ranges if suspect.ranges] or ranges
-        records = sum(len(offsets) for task in busy for offsets in task.ranges.values())
+        ranges = [task.input_range() for task in tasks] or [_NO_RECORDS]
+        moved = [input_range for input_range in ranges if input_range.ranges] or ranges
+        records = sum(len(offsets) for task in moved for offsets in task.ranges.values())
         if call is None and not records:
             call = _longest_call((task.context.longest_init for task in tasks), took_s)
-        times = [self._count_failure(task, records) for task in busy]
+        times = [self._count_failure(task, records) for task in moved]
         self._log.warning(
             "work_took_too_long",
             took_s=round(took_s, 1),
             limit_s=limit_s,
             setting=setting,
             times=max((t.times for t in times), default=1),
-            offsets=_describe_ranges(busy),
+            offsets=_describe_ranges(moved),
             advice=_TOO_LONG,
         )
-        late = [task for task, t in zip(busy, times, strict=True) if t.is_hopeless]
+        late = [task for task, t in zip(moved, times, strict=True) if t.is_hopeless]
         if late:
             raise _too_slow_error(late, setting, took_s, limit_s, max(t.times for t in times), call)
         if max((t.times for t in times), default=0) >= ISOLATE_AFTER:

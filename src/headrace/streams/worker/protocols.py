@@ -134,7 +134,7 @@ class WorkerDependencies:
     consumer: Consumer
     make_reader: Callable[[], Consumer]
     make_producer: Callable[[], Producer]
-    facts: ClusterMetadata
+    metadata: ClusterMetadata
     open_home: OpenHome
     open_global_home: Callable[[Sequence[Store]], TaskHome]
     background: Callable[[str], Background]

@@ -140,7 +140,7 @@ class Recovery:
             self._tasks.rebuild_all()
 
     def abort(self) -> None:
-        """Abort the transaction, and re-create the tasks from committed facts."""
+        """Abort the transaction, and re-create the tasks from committed offsets."""
         self._processing.void()
         if not self._transactions.abort():
             self._restart_all()

@@ -213,7 +213,7 @@ class WorkerFactory:
             make_producer=self._producer_maker(
                 application, local.instance_id, admin=admin, consumer=consumer
             ),
-            facts=ClusterMetadata(
+            metadata=ClusterMetadata(
                 admin, application.topics, begins_earliest(config), resets=dict(chain(*resets))
             ),
             open_home=local.homes(clock, log),

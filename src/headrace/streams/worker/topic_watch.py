@@ -101,7 +101,10 @@ class TopicWatch:
     def _apply(self, topics: Mapping[str, TopicDescription]) -> None:
         counts = {name: facts.partitions for name, facts in topics.items()}
         for plan in self.plans:
-            before, now = plan.lead(self.partitions), plan.lead({**self.partitions, **counts})
+            before, now = (
+                plan.subscribed_topic(self.partitions),
+                plan.subscribed_topic({**self.partitions, **counts}),
+            )
             if before != now:
                 raise MisconfiguredTopicError(
                     f"topic {now} now has more partitions than {before}, by which the tasks of "

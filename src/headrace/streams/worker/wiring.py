@@ -196,7 +196,7 @@ class _Wiring:
             self._application.global_plans,
             make_consumer=dependencies.make_global_reader or dependencies.make_reader,
             open_home=dependencies.open_global_home,
-            facts=dependencies.facts,
+            metadata=dependencies.metadata,
             topics=self._application.topics,
             errors=RowErrors(config.handlers, config.null_key_policy, dependencies.log),
             listener=dependencies.global_listener,
@@ -216,7 +216,7 @@ class _Wiring:
             partitions=self._partitions,
             consumer=dependencies.consumer,
             restorer=self.restorer,
-            facts=dependencies.facts,
+            metadata=dependencies.metadata,
             open_home=dependencies.open_home,
             make_send=lambda: self.transactions.producer.send,
             lost_offsets=LostOffsets(
@@ -234,7 +234,7 @@ class _Wiring:
             make_context=self._make_context,
             global_views=self.global_tables.views,
             sinks=self.sink_connections,
-            send_letter=self.dead_letters.send,
+            send_dead_letter=self.dead_letters.send,
             record_limit=lambda topic: self.transactions.producer.limit_of(topic),
             max_ahead_ms=TimeLimits.of(self._application.topics).max_ahead_ms,
             upstream=self.upstream,
@@ -320,7 +320,7 @@ class _Wiring:
         )
 
     def _restart_task(self, task: Task) -> None:
-        self.tasks.begin_again(task)
+        self.tasks.recreate(task)
         self.fetch.keep_to_running()
 
     @cached_property
@@ -450,7 +450,7 @@ class _Wiring:
             self._dependencies.consumer,
             session_s=self._config.session_timeout_ms / 1000,
             assigned=partial(self._dependencies.admin.assigned, self._config.application_id),
-            subscribed=lambda: self.tasks.leads,
+            subscribed=lambda: self.tasks.subscribed_partitions,
             background=self._dependencies.background("headrace-group"),
             clock=self._dependencies.clock,
             log=self._dependencies.log,

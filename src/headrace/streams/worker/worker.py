@@ -146,17 +146,17 @@ class Worker:
 
     def begin(self) -> None:
         """Join the group, and end transactions of a predecessor; `turn` starts the tasks."""
-        if self.global_tables.are_there:
+        if self.global_tables.has_tables:
             # Other workers keep the tasks during the bootstrap. End a predecessor's transaction
             # first: it may be open on these topics and would block reads.
             self._transactions.init()
             self.global_tables.bootstrap(self._stop.is_set)
             if self._stop.is_set():
                 return  # do not join only to leave again
-            self._membership.join(self.tasks.lead_topics, self)
+            self._membership.join(self.tasks.subscribed_topics, self)
             return
         # The client joins in the background; no offset is read before the next poll.
-        self._membership.join(self.tasks.lead_topics, self)
+        self._membership.join(self.tasks.subscribed_topics, self)
         self._transactions.init()
 
     def request_commit(self) -> None:
@@ -237,7 +237,7 @@ class Worker:
 
     def on_revoked(self, partitions: Sequence[TopicPartition]) -> None:
         """Commit while this worker still owns the tasks, then release them."""
-        leaving = self.tasks.owned_of(partitions)
+        leaving = self.tasks.ids_of(partitions)
         self._log.info("partitions_revoked", partitions=self.tasks.describe_inputs(partitions))
         if self._membership.process_group_events():
             self._dependencies.gate.on_new_membership()
@@ -252,7 +252,7 @@ class Worker:
         """Release tasks that already belong to other workers, without a commit."""
         self._parts.counters.rebalances += 1
         self._recovery.handle_lost(partitions)
-        self._notifier.release(self.tasks.owned_of(partitions))
+        self._notifier.release(self.tasks.ids_of(partitions))
 
     # -- the steps of a turn -------------------------------------------------------------------
 
