@@ -130,10 +130,10 @@ class Asker:
 def _served(kind: str, settings: Settings) -> Iterator[RemoteStore[Any, Any]]:
     """The one store of an application, from its directory and over HTTP."""
     app = KafkaStreams(TOPOLOGIES[kind]("any", "any-output"), settings)
-    board = HealthSnapshot(facts=app.metrics(), turned_s=0.0, is_loaded=True, is_given_up=False)
+    health = HealthSnapshot(snapshot=app.metrics(), turned_s=0.0, is_loaded=True, has_failed=False)
     with (
         app.queries() as queries,
-        HttpServer(lambda: board, "0", log=EventLog(), queries=lambda: queries) as server,
+        HttpServer(lambda: health, "0", log=EventLog(), queries=lambda: queries) as server,
         connect(server.url, never_back=False) as application,
     ):
         (name,) = queries.stores

@@ -122,10 +122,10 @@ def _measure(base: Path, keys: int, seconds: float) -> None:
     def batch() -> list[str]:
         return [some_key() for _ in range(BATCH)]
 
-    board = HealthSnapshot(facts=app.metrics(), turned_s=0.0, is_loaded=True, is_given_up=False)
+    health = HealthSnapshot(snapshot=app.metrics(), turned_s=0.0, is_loaded=True, has_failed=False)
     with (
         app.queries() as queries,
-        HttpServer(lambda: board, "0", log=EventLog(), queries=lambda: queries) as server,
+        HttpServer(lambda: health, "0", log=EventLog(), queries=lambda: queries) as server,
     ):
         counts = queries.store("counts")
         assert None not in counts.get_many(batch())

@@ -139,10 +139,10 @@ def scrape(workers: int, tasks: int, *, times: int) -> Scraped:
     loop = threading.Thread(target=supervise)
     loop.start()
     try:
-        with HttpServer(lambda: supervisor.board, "0", log=log) as server:
+        with HttpServer(lambda: supervisor.health, "0", log=log) as server:
             _wait(lambda: len(started) == workers and all(w.has_told for w in started.values()))
             seconds, pages = _scrape(f"{server.url}/metrics", times)
-        restarts = sum(view.restarts for view in supervisor.board.facts.workers)
+        restarts = sum(view.restarts for view in supervisor.health.snapshot.workers)
         return Scraped(seconds, pages, restarts)
     finally:
         ended.set()

@@ -34,7 +34,7 @@ from tests.chaos import application
 _decode_snapshot = msgspec.json.Decoder(WorkerSnapshot).decode
 
 
-class Facts:
+class SnapshotFiles:
     """What the workers of this host told last, as their supervisor would know it."""
 
     def __init__(self, paths: Sequence[Path], name: str) -> None:
@@ -52,26 +52,26 @@ class Facts:
         try:
             pid, _, text = path.read_bytes().partition(b" ")
             os.kill(int(pid), 0)
-            facts = _decode_snapshot(text)
+            snapshot = _decode_snapshot(text)
         except (OSError, ValueError, msgspec.DecodeError):
             return WorkerView(index=index, state="", pid=None, restarts=0, snapshot=None)
-        return WorkerView(index=index, state="running", pid=int(pid), restarts=0, snapshot=facts)
+        return WorkerView(index=index, state="running", pid=int(pid), restarts=0, snapshot=snapshot)
 
 
 def serve(plan: dict[str, Any]) -> None:
     """Serve until told to stop."""
     app = KafkaStreams(application.build_topology(plan["prefix"]), plan["settings"])
-    facts = Facts([Path(path) for path in plan["workers"]], app.config.application_id)
+    snapshot = SnapshotFiles([Path(path) for path in plan["workers"]], app.config.application_id)
     over = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: over.set())
-    queries = Queries(app.config, app.plans, app.global_plans, facts=facts)
+    queries = Queries(app.config, app.plans, app.global_plans, snapshot=snapshot)
 
-    def board() -> HealthSnapshot:
+    def health() -> HealthSnapshot:
         now_s = time.monotonic()
-        return HealthSnapshot(facts=facts(), turned_s=now_s, is_loaded=True, is_given_up=False)
+        return HealthSnapshot(snapshot=snapshot(), turned_s=now_s, is_loaded=True, has_failed=False)
 
     address = f"127.0.0.1:{plan['port']}"
-    with queries, HttpServer(board, address, log=EventLog(), queries=lambda: queries):
+    with queries, HttpServer(health, address, log=EventLog(), queries=lambda: queries):
         print("serving", address, flush=True)
         over.wait()
 

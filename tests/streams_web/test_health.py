@@ -16,22 +16,22 @@ NOW_S = 100.0
 HALF_A_MINUTE = timedelta(seconds=30)
 
 
-def board(**others: Any) -> HealthSnapshot:
+def health(**others: Any) -> HealthSnapshot:
     known: dict[str, Any] = {
-        "facts": application_snapshot(workers=2, tasks=2),
+        "snapshot": application_snapshot(workers=2, tasks=2),
         "turned_s": NOW_S,
         "is_loaded": True,
-        "is_given_up": False,
+        "has_failed": False,
     }
     return HealthSnapshot(**(known | others))
 
 
 def of_tasks(*tasks: Any, state: str = "running", **others: Any) -> HealthSnapshot:
-    facts = application_snapshot(workers=1, **others)
-    (view,) = facts.workers
+    snapshot = application_snapshot(workers=1, **others)
+    (view,) = snapshot.workers
     assert view.snapshot is not None
     told = replace(view.snapshot, tasks=tasks)
-    return board(facts=replace(facts, workers=(replace(view, snapshot=told, state=state),)))
+    return health(snapshot=replace(snapshot, workers=(replace(view, snapshot=told, state=state),)))
 
 
 @pytest.mark.parametrize(
@@ -46,28 +46,28 @@ def test_an_application_lives_in_every_state(state: str) -> None:
 
 
 def test_it_lives_while_it_is_loaded_and_while_workers_are_silent() -> None:
-    facts = application_snapshot(workers=2)
+    snapshot = application_snapshot(workers=2)
     silent = tuple(
-        replace(view, snapshot=None, pid=None, state="waiting") for view in facts.workers
+        replace(view, snapshot=None, pid=None, state="waiting") for view in snapshot.workers
     )
-    found = board(facts=replace(facts, workers=silent), is_loaded=False)
+    found = health(snapshot=replace(snapshot, workers=silent), is_loaded=False)
     assert live(found, NOW_S).is_well
     assert not startup(found).is_well
 
 
-def test_a_worker_that_is_given_up_ends_it() -> None:
-    assert "given up" in live(board(is_given_up=True), NOW_S).reasons[0]
-    stopped = live(board(is_given_up=True, why="the application was shut down"), NOW_S)
+def test_a_worker_that_has_failed_ends_it() -> None:
+    assert "not restarted" in live(health(has_failed=True), NOW_S).reasons[0]
+    stopped = live(health(has_failed=True, why="the application was shut down"), NOW_S)
     assert stopped.reasons == ("the application was shut down. See the log",)
 
 
 def test_a_loop_that_does_not_turn_ends_it() -> None:
-    assert live(board(), NOW_S + STUCK_S).is_well
-    assert "has not run for 31 s" in live(board(), NOW_S + STUCK_S + 1).reasons[0]
+    assert live(health(), NOW_S + STUCK_S).is_well
+    assert "has not run for 31 s" in live(health(), NOW_S + STUCK_S + 1).reasons[0]
 
 
 def test_it_is_ready_when_all_tasks_run() -> None:
-    assert ready(board(), NOW_S).is_well
+    assert ready(health(), NOW_S).is_well
     found = ready(of_tasks(task_snapshot(0), task_snapshot(1, state="restoring")), NOW_S)
     assert found.reasons == ("worker 0 is running; not running: 0_1",)
     assert found.progress == [
@@ -76,12 +76,14 @@ def test_it_is_ready_when_all_tasks_run() -> None:
 
 
 def test_a_worker_without_tasks_waits_to_take_over() -> None:
-    facts = application_snapshot(workers=2)
-    spare = facts.workers[1]
+    snapshot = application_snapshot(workers=2)
+    spare = snapshot.workers[1]
     assert spare.snapshot is not None
     spare = replace(spare, state="rebalancing", snapshot=replace(spare.snapshot, tasks=()))
-    assert ready(board(facts=replace(facts, workers=(facts.workers[0], spare))), NOW_S).is_well
-    found = ready(board(facts=replace(facts, workers=(spare,))), NOW_S)
+    assert ready(
+        health(snapshot=replace(snapshot, workers=(snapshot.workers[0], spare))), NOW_S
+    ).is_well
+    found = ready(health(snapshot=replace(snapshot, workers=(spare,))), NOW_S)
     assert found.reasons == ("no worker has a task",)
 
 
@@ -99,12 +101,12 @@ def test_a_paused_worker_is_not_ready() -> None:
 
 
 def test_a_worker_that_crashed_or_is_silent_is_not_ready() -> None:
-    facts = application_snapshot(workers=1)
-    gone = replace(facts.workers[0], pid=None, state="killed by SIGKILL")
-    found = ready(board(facts=replace(facts, workers=(gone,))), NOW_S)
+    snapshot = application_snapshot(workers=1)
+    gone = replace(snapshot.workers[0], pid=None, state="killed by SIGKILL")
+    found = ready(health(snapshot=replace(snapshot, workers=(gone,))), NOW_S)
     assert found.reasons[0] == "worker 0 is killed by SIGKILL"
-    assert ready(board(), NOW_S + OLD_S).is_well
-    silent = ready(board(), NOW_S + OLD_S + 1)
+    assert ready(health(), NOW_S + OLD_S).is_well
+    silent = ready(health(), NOW_S + OLD_S + 1)
     assert silent.reasons == tuple(f"worker {n} has not reported for 11 s" for n in (0, 1))
     assert {(one["state"], one["running"]) for one in silent.progress} == {("unresponsive", 0)}
 
@@ -118,8 +120,8 @@ def test_within_a_span_a_worker_with_tasks_may_be_silent_for_no_longer() -> None
 
 
 def test_within_a_long_span_a_worker_is_silent_for_no_longer_than_in_none() -> None:
-    assert ready(board(), NOW_S + OLD_S, HALF_A_MINUTE).is_well
-    assert not ready(board(), NOW_S + OLD_S + 1, HALF_A_MINUTE).is_well
+    assert ready(health(), NOW_S + OLD_S, HALF_A_MINUTE).is_well
+    assert not ready(health(), NOW_S + OLD_S + 1, HALF_A_MINUTE).is_well
 
 
 @pytest.mark.parametrize("within", [None, HALF_A_MINUTE])
@@ -132,21 +134,21 @@ def test_a_silent_worker_is_no_reason_once_others_have_all_its_tasks(
     took = tuple(task_snapshot(n, state_s=5.0) for n in (0, 1))
     of_both = replace(second.snapshot, tasks=took, at_s=NOW_S + 60)
     others = replace(frozen, workers=(first, replace(second, snapshot=of_both)))
-    assert ready(board(facts=others), NOW_S + 60, within).is_well
+    assert ready(health(snapshot=others), NOW_S + 60, within).is_well
     of_one = replace(second.snapshot, tasks=took[1:], at_s=NOW_S + 60)
     others = replace(frozen, workers=(first, replace(second, snapshot=of_one)))
-    found = ready(board(facts=others), NOW_S + 60, within)
+    found = ready(health(snapshot=others), NOW_S + 60, within)
     assert found.reasons == ("worker 0 has not reported for 60 s",)
 
 
 def test_a_silent_worker_that_had_no_tasks_may_have_been_given_some_since() -> None:
-    facts = application_snapshot(workers=2)
-    first, spare = facts.workers
+    snapshot = application_snapshot(workers=2)
+    first, spare = snapshot.workers
     assert first.snapshot is not None
     assert spare.snapshot is not None
     spare = replace(spare, snapshot=replace(spare.snapshot, tasks=()))
     first = replace(first, snapshot=replace(first.snapshot, at_s=NOW_S + 60))
-    found = ready(board(facts=replace(facts, workers=(first, spare))), NOW_S + 60)
+    found = ready(health(snapshot=replace(snapshot, workers=(first, spare))), NOW_S + 60)
     assert found.reasons == ("worker 1 has not reported for 60 s",)
 
 

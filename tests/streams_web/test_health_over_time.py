@@ -34,20 +34,20 @@ class Watched(Scene):
             yield end_s - self.now_s
             self.now_s += TURN_S
             self.supervisor.turn()
-            assert live(self.supervisor.board, self.now_s).is_well
-            assert startup(self.supervisor.board).is_well
+            assert live(self.supervisor.health, self.now_s).is_well
+            assert startup(self.supervisor.health).is_well
 
     def tell(self, process: Process, state: str, *tasks: Any) -> None:
-        facts = replace(worker_snapshot(), at_s=self.now_s, tasks=tasks)
+        snapshot = replace(worker_snapshot(), at_s=self.now_s, tasks=tasks)
         status = Status(state, len(tasks), 0, 0, 0, 0, None, self.now_s)
-        process.unread += [facts, status]
+        process.unread += [snapshot, status]
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        return ready(self.supervisor.board, self.now_s).reasons
+        return ready(self.supervisor.health, self.now_s).reasons
 
     def left(self) -> int:
-        found = ready(self.supervisor.board, self.now_s)
+        found = ready(self.supervisor.health, self.now_s)
         return sum(worker["restore_remaining"] for worker in found.progress)
 
 

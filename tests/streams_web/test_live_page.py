@@ -72,8 +72,10 @@ class Scene:
 
     def __init__(self, browser: Any, **options: Any) -> None:
         self.picture = shop()
-        self.facts = application_snapshot(workers=2, tasks=3)
-        self.change: Callable[[ApplicationSnapshot], ApplicationSnapshot] = lambda facts: facts
+        self.snapshot = application_snapshot(workers=2, tasks=3)
+        self.change: Callable[[ApplicationSnapshot], ApplicationSnapshot] = lambda snapshot: (
+            snapshot
+        )
         self._began_s = time.monotonic()
         self.server = HttpServer(self.board, "0", log=EventLog(), **options)
         self.page = browser.new_page(viewport={"width": 1200, "height": 900})
@@ -89,10 +91,14 @@ class Scene:
     def board(self) -> HealthSnapshot:
         now_s = time.monotonic()
         more = int((now_s - self._began_s) * 1000)
-        workers = tuple(_later(worker, more, now_s) for worker in self.facts.workers)
-        facts = self.change(replace(self.facts, workers=workers))
+        workers = tuple(_later(worker, more, now_s) for worker in self.snapshot.workers)
+        snapshot = self.change(replace(self.snapshot, workers=workers))
         return HealthSnapshot(
-            facts=facts, turned_s=now_s, is_loaded=True, is_given_up=False, picture=self.picture
+            snapshot=snapshot,
+            turned_s=now_s,
+            is_loaded=True,
+            has_failed=False,
+            picture=self.picture,
         )
 
     def open(self, path: str = "/") -> Any:
@@ -108,8 +114,8 @@ class Scene:
 
 
 def _later(worker: WorkerView, more: int, now_s: float) -> WorkerView:
-    facts = worker.snapshot
-    assert facts is not None
+    snapshot = worker.snapshot
+    assert snapshot is not None
     tasks = tuple(
         replace(
             task,
@@ -125,11 +131,11 @@ def _later(worker: WorkerView, more: int, now_s: float) -> WorkerView:
                 for one in task.inputs
             ),
         )
-        for task in facts.tasks
+        for task in snapshot.tasks
     )
-    committed = facts.committed + more * len(tasks)
+    committed = snapshot.committed + more * len(tasks)
     told = replace(
-        facts, at_s=now_s, processed=facts.processed + more * len(tasks), committed=committed,
+        snapshot, at_s=now_s, processed=snapshot.processed + more * len(tasks), committed=committed,
         tasks=tasks, sent={"counts": more, "shop-store-0-changelog": more},
     )  # fmt: skip
     return replace(worker, snapshot=told)
@@ -143,11 +149,11 @@ def scene(browser: Any) -> Iterator[Scene]:
 
 
 def with_node(node: NodeSnapshot) -> ApplicationSnapshot:
-    facts = application_snapshot()
-    (worker,) = facts.workers
+    snapshot = application_snapshot()
+    (worker,) = snapshot.workers
     assert worker.snapshot is not None
     return replace(
-        facts, workers=(replace(worker, snapshot=replace(worker.snapshot, nodes=(node,))),)
+        snapshot, workers=(replace(worker, snapshot=replace(worker.snapshot, nodes=(node,))),)
     )
 
 
@@ -298,7 +304,7 @@ def test_five_hundred_steps_are_still_read(scene: Scene) -> None:
 def test_names_that_hold_html_are_shown_as_they_are(scene: Scene) -> None:
     odd = "<img src=x onerror=\"document.title='taken'\">"
     node = node_snapshot(name=odd, dropped={odd: 3})
-    scene.facts = with_node(node)
+    scene.snapshot = with_node(node)
     scene.picture = Picture(
         (Box("topic orders", "topic", odd), Box("read", "step", odd, 0)),
         (Arrow("topic orders", "read"),),
@@ -316,9 +322,9 @@ def test_what_changes_is_told(scene: Scene) -> None:
     page = scene.open()
     page.wait_for_selector("text=2 workers run")
 
-    def restarted(facts: ApplicationSnapshot) -> ApplicationSnapshot:
-        first = replace(facts.workers[0], restarts=3, state="starting", pid=None)
-        return replace(facts, workers=(first, *facts.workers[1:]))
+    def restarted(snapshot: ApplicationSnapshot) -> ApplicationSnapshot:
+        first = replace(snapshot.workers[0], restarts=3, state="starting", pid=None)
+        return replace(snapshot, workers=(first, *snapshot.workers[1:]))
 
     scene.change = restarted
     page.wait_for_selector("#events >> text=worker 0 was restarted (3 times so far)")
@@ -375,12 +381,12 @@ class Stores:
         self.queries = Queries(
             replace(app.config, application_server="here:1"),
             app.plans,
-            facts=self._facts,
+            snapshot=self._snapshot,
             cluster=lambda: self.group,
         )
         self.memory = MemoryFeeds(self.driver.cluster)
 
-    def _facts(self) -> ApplicationSnapshot:
+    def _snapshot(self) -> ApplicationSnapshot:
         """Of a worker that has all tasks, as it told long ago."""
         tasks = []
         for sub, names in ((0, ("counts", "windows")), (1, ("named",))):
@@ -575,14 +581,14 @@ def test_a_hundred_keys_of_each_store_are_shown_beside_five_hundred_steps(
 
 
 def test_keys_are_not_told_where_stores_are_not_served(scene: Scene) -> None:
-    def with_keys(facts: ApplicationSnapshot) -> ApplicationSnapshot:
-        (worker, *others) = facts.workers
+    def with_keys(snapshot: ApplicationSnapshot) -> ApplicationSnapshot:
+        (worker, *others) = snapshot.workers
         assert worker.snapshot is not None
         task = worker.snapshot.tasks[0]
         hot = HotKey(key=b"secret", share=1.0, max_error=0.0)
         task = replace(task, stores=(replace(task.stores[0], hot_keys=(hot,)),))
         told = replace(worker.snapshot, tasks=(task, *worker.snapshot.tasks[1:]))
-        return replace(facts, workers=(replace(worker, snapshot=told), *others))
+        return replace(snapshot, workers=(replace(worker, snapshot=told), *others))
 
     scene.change = with_keys
     page = scene.open()

@@ -37,11 +37,11 @@ class Scene:
 
     def __init__(self, **options: Any) -> None:
         self.now_s = 101.0
-        self.board = board(application_snapshot(workers=2, tasks=3))
+        self.health = health(application_snapshot(workers=2, tasks=3))
         self.log = EventLog()
         address = options.pop("address", "0")
         self.server = HttpServer(
-            lambda: self.board, address, log=self.log, monotonic_s=lambda: self.now_s, **options
+            lambda: self.health, address, log=self.log, monotonic_s=lambda: self.now_s, **options
         )
 
     def get(self, path: str, **headers: str) -> tuple[int, Any]:
@@ -55,9 +55,9 @@ class Scene:
         return code, json.loads(text) if "json" in kind else text.decode()
 
 
-def board(facts: ApplicationSnapshot, **others: Any) -> HealthSnapshot:
-    known: dict[str, Any] = {"turned_s": 101.0, "is_loaded": True, "is_given_up": False}
-    return HealthSnapshot(facts=facts, **(known | others))
+def health(snapshot: ApplicationSnapshot, **others: Any) -> HealthSnapshot:
+    known: dict[str, Any] = {"turned_s": 101.0, "is_loaded": True, "has_failed": False}
+    return HealthSnapshot(snapshot=snapshot, **(known | others))
 
 
 @pytest.fixture
@@ -92,16 +92,16 @@ def test_metrics_are_what_prometheus_reads(scene: Scene) -> None:
 
 def test_labels_that_say_anything_are_read_as_they_are(scene: Scene) -> None:
     odd = 'a"b\\c\nd ü {x="y"}'
-    scene.board = board(replace(application_snapshot(), application=odd))
+    scene.health = health(replace(application_snapshot(), application=odd))
     families = text_string_to_metric_families(scene.get("/metrics")[1])
     (info,) = (s for family in families for s in family.samples if s.name == "headrace_app_info")
     assert info.labels["application"] == odd
 
 
 def test_a_worker_that_has_told_nothing_leaves_the_others_their_metrics(scene: Scene) -> None:
-    facts = scene.board.facts
-    silent = replace(facts.workers[0], snapshot=None, state="starting")
-    scene.board = board(replace(facts, workers=(silent, facts.workers[1])))
+    snapshot = scene.health.snapshot
+    silent = replace(snapshot.workers[0], snapshot=None, state="starting")
+    scene.health = health(replace(snapshot, workers=(silent, snapshot.workers[1])))
     families = text_string_to_metric_families(scene.get("/metrics")[1])
     samples = [s for family in families for s in family.samples]
     assert {s.labels["worker"] for s in samples if s.name == "headrace_task_running"} == {"1"}
@@ -131,13 +131,13 @@ def test_the_api_has_what_its_description_says(scene: Scene) -> None:
 
 
 def test_a_lag_that_is_unknown_is_null_and_counted(scene: Scene) -> None:
-    facts = scene.board.facts
-    first, second = facts.workers
+    snapshot = scene.health.snapshot
+    first, second = snapshot.workers
     assert first.snapshot is not None
     waiting, *others = first.snapshot.tasks
     told = (replace(waiting, state="waiting", inputs=()), *others)
     view = replace(first, snapshot=replace(first.snapshot, tasks=told))
-    scene.board = board(replace(facts, workers=(view, second)))
+    scene.health = health(replace(snapshot, workers=(view, second)))
     lag = scene.get("/api/lag")[1]
     assert [(one["task"], one["lag"], one["input"]) for one in lag][:1] == [("0_0", None, None)]
     assert len(lag) == 6
@@ -146,21 +146,21 @@ def test_a_lag_that_is_unknown_is_null_and_counted(scene: Scene) -> None:
 
 
 def test_what_is_told_of_tasks_is_as_old_as_the_oldest_word(scene: Scene) -> None:
-    facts = scene.board.facts
-    first, second = facts.workers
+    snapshot = scene.health.snapshot
+    first, second = snapshot.workers
     assert second.snapshot is not None
     fresh = replace(second, snapshot=replace(second.snapshot, at_s=101.0))
-    scene.board = board(replace(facts, workers=(first, fresh)))
+    scene.health = health(replace(snapshot, workers=(first, fresh)))
     scene.now_s = 113.8
     assert scene.get("/api/application")[1]["report_age_seconds"] == 13.8
-    scene.board = board(replace(facts, workers=(replace(first, snapshot=None), fresh)))
+    scene.health = health(replace(snapshot, workers=(replace(first, snapshot=None), fresh)))
     assert scene.get("/api/application")[1]["report_age_seconds"] == 12.8
-    scene.board = board(replace(facts, workers=()))
+    scene.health = health(replace(snapshot, workers=()))
     assert scene.get("/api/application")[1]["report_age_seconds"] is None
 
 
 def test_a_silent_worker_is_told_as_silent_and_without_rates(scene: Scene) -> None:
-    scene.board = board(application_snapshot(workers=2, restored_per_s=7.5))
+    scene.health = health(application_snapshot(workers=2, restored_per_s=7.5))
     (told, _) = scene.get("/api/snapshot")[1]["workers"]
     assert (told["state"], told["snapshot"]["restored_per_s"]) == ("running", 7.5)
     scene.now_s = 200.0
@@ -169,21 +169,21 @@ def test_a_silent_worker_is_told_as_silent_and_without_rates(scene: Scene) -> No
 
 
 def test_tasks_of_a_silent_worker_are_not_told_as_running(scene: Scene) -> None:
-    facts = scene.board.facts
-    first, second = facts.workers
+    snapshot = scene.health.snapshot
+    first, second = snapshot.workers
     assert first.snapshot is not None
     assert second.snapshot is not None
     fresh = replace(second, snapshot=replace(second.snapshot, at_s=140.0))
-    scene.board = board(replace(facts, workers=(first, fresh)))
+    scene.health = health(replace(snapshot, workers=(first, fresh)))
 
     def seen() -> tuple[list[str], list[str], int, list[float]]:
         tasks = [told["task"]["state"] for told in scene.get("/api/tasks")[1]]
         workers = scene.get("/api/snapshot")[1]["workers"]
-        facts = [task["state"] for worker in workers for task in worker["snapshot"]["tasks"]]
+        snapshot = [task["state"] for worker in workers for task in worker["snapshot"]["tasks"]]
         families = list(text_string_to_metric_families(scene.get("/metrics")[1]))
         samples = [s for family in families for s in family.samples]
         running = [s.value for s in samples if s.name == "headrace_task_running"]
-        return tasks, facts, scene.get("/api/application")[1]["tasks_running"], running
+        return tasks, snapshot, scene.get("/api/application")[1]["tasks_running"], running
 
     scene.now_s = 110.0
     assert seen() == (["running"] * 6, ["running"] * 6, 6, [1] * 6)
@@ -195,13 +195,13 @@ def test_tasks_of_a_silent_worker_are_not_told_as_running(scene: Scene) -> None:
 
 
 def test_tasks_that_another_worker_took_from_a_frozen_one_are_told_once(scene: Scene) -> None:
-    facts = scene.board.facts
-    frozen, second = facts.workers
+    snapshot = scene.health.snapshot
+    frozen, second = snapshot.workers
     assert frozen.snapshot is not None
     assert second.snapshot is not None
     took = tuple(replace(task, state_s=5.0) for task in frozen.snapshot.tasks)
     told = replace(second.snapshot, at_s=160.0, tasks=(*took, *second.snapshot.tasks))
-    scene.board = board(replace(facts, workers=(frozen, replace(second, snapshot=told))))
+    scene.health = health(replace(snapshot, workers=(frozen, replace(second, snapshot=told))))
     scene.now_s = 160.0
     application = scene.get("/api/application")[1]
     assert (application["tasks"], application["tasks_running"], application["lag"]) == (6, 6, 60)
@@ -221,11 +221,11 @@ def test_tasks_that_another_worker_took_from_a_frozen_one_are_told_once(scene: S
 
 
 def test_a_worker_that_is_frozen_does_not_count_as_running(scene: Scene) -> None:
-    facts = scene.board.facts
-    first, second = facts.workers
+    snapshot = scene.health.snapshot
+    first, second = snapshot.workers
     assert second.snapshot is not None
     fresh = replace(second, snapshot=replace(second.snapshot, at_s=110.0))
-    scene.board = board(replace(facts, workers=(first, fresh)))
+    scene.health = health(replace(snapshot, workers=(first, fresh)))
 
     def seen() -> tuple[set[tuple[str, str]], float, list[str]]:
         families = list(text_string_to_metric_families(scene.get("/metrics")[1]))
@@ -240,7 +240,7 @@ def test_a_worker_that_is_frozen_does_not_count_as_running(scene: Scene) -> None
     scene.now_s = 110.5
     assert seen() == ({("0", "unresponsive"), ("1", "running")}, 1.0, ["unresponsive", "running"])
     connecting = replace(first, state="connecting")
-    scene.board = board(replace(facts, workers=(connecting, fresh)))
+    scene.health = health(replace(snapshot, workers=(connecting, fresh)))
     scene.now_s = 111.0
     assert seen() == ({("0", "connecting"), ("1", "running")}, 1.0, ["connecting", "running"])
 
@@ -460,9 +460,9 @@ def test_a_token_that_cannot_be_read_is_said(tmp_path: Path) -> None:
 
 
 def test_while_it_starts_the_answer_is_503_with_the_progress(scene: Scene) -> None:
-    facts = scene.board.facts
-    silent = replace(facts.workers[0], snapshot=None, state="starting")
-    scene.board = board(replace(facts, workers=(silent,)), is_loaded=False)
+    snapshot = scene.health.snapshot
+    silent = replace(snapshot.workers[0], snapshot=None, state="starting")
+    scene.health = health(replace(snapshot, workers=(silent,)), is_loaded=False)
     progress = {"worker": 0, "state": "starting", "tasks": 0, "running": 0, "restore_remaining": 0}
     for path in ("/health/startup", "/health/ready", "/api/tasks"):
         code, said = scene.get(path)
@@ -529,7 +529,7 @@ def test_who_sends_no_request_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None
 def test_who_reads_no_answer_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(patience, "LIFE_S", 0.2)
     scene = Scene()
-    scene.board = board(application_snapshot(workers=8, tasks=64))
+    scene.health = health(application_snapshot(workers=8, tasks=64))
     with (
         scene.server,
         socket.create_connection(("127.0.0.1", scene.server.address.port)) as client,
@@ -566,7 +566,7 @@ def test_without_the_extra_it_is_said_what_to_install(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr("headrace.streams.web.import_module", refuse)
     with pytest.raises(ConfigError, match=r"requires uvicorn; run: pip install 'headrace\[web\]'"):
-        open_web(lambda: board(application_snapshot()), "0", log=EventLog())
+        open_web(lambda: health(application_snapshot()), "0", log=EventLog())
 
 
 def test_what_uvicorn_says_of_its_start_stays_out_of_the_programs_log(

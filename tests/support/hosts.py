@@ -83,18 +83,18 @@ class Host:
         """The partitions that its workers have, of each sub-topology."""
         self.remaining = 0
         self.loaded: Queries | None = None
-        board = HealthSnapshot(
-            facts=application_snapshot(), turned_s=1.0, is_loaded=True, is_given_up=False
+        health = HealthSnapshot(
+            snapshot=application_snapshot(), turned_s=1.0, is_loaded=True, has_failed=False
         )
         self.server = HttpServer(
-            lambda: board, "0", log=EventLog(), queries=lambda: self.loaded, **options
+            lambda: health, "0", log=EventLog(), queries=lambda: self.loaded, **options
         )
         self.endpoint = self.server.url.removeprefix("http://")
         self.queries = self.loaded = Queries(
             replace(app.config, application_server=self.endpoint),
             app.plans,
             app.global_plans,
-            facts=lambda: self._facts(app),
+            snapshot=lambda: self._snapshot(app),
             workers=lambda: {0: self._ask},
             cluster=lambda: group,
         )
@@ -110,7 +110,7 @@ class Host:
             raise UnansweredError(outcome)
         return outcome
 
-    def _facts(self, app: KafkaStreams) -> ApplicationSnapshot:
+    def _snapshot(self, app: KafkaStreams) -> ApplicationSnapshot:
         told = application_snapshot(at_s=time.monotonic())
         (view,) = told.workers
         assert view.snapshot is not None

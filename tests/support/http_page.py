@@ -150,11 +150,11 @@ def _served() -> Iterator[str]:
         driver.commit()
         queries = KafkaStreams(_topology(), settings).queries()
         stack.callback(queries.close)
-        board = HealthSnapshot(
-            facts=application_snapshot(), turned_s=101.0, is_loaded=True, is_given_up=False
+        health = HealthSnapshot(
+            snapshot=application_snapshot(), turned_s=101.0, is_loaded=True, has_failed=False
         )
         server = HttpServer(
-            lambda: board, "0", log=EventLog(), monotonic_s=lambda: 101.0, queries=lambda: queries
+            lambda: health, "0", log=EventLog(), monotonic_s=lambda: 101.0, queries=lambda: queries
         )
         stack.callback(server.close)
         yield server.url

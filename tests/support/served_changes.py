@@ -84,16 +84,16 @@ class ServedChanges:
         self.memory = MemoryFeeds(MemoryCluster(partitions=2))
         self.memory.cluster.create(CHANGELOG)
         monkeypatch.setattr(feeds, "LiveCluster", lambda _: self.memory)
-        board = HealthSnapshot(
-            facts=application_snapshot(), turned_s=1.0, is_loaded=True, is_given_up=False
+        health = HealthSnapshot(
+            snapshot=application_snapshot(), turned_s=1.0, is_loaded=True, has_failed=False
         )
-        self._board = board
+        self._health = health
         self._options = options
         self.server = self._served("0")
 
     def _served(self, at: str) -> HttpServer:
         return HttpServer(
-            lambda: self._board, at, log=EventLog(), queries=lambda: self.queries, **self._options
+            lambda: self._health, at, log=EventLog(), queries=lambda: self.queries, **self._options
         )
 
     def serve_again(self) -> None:

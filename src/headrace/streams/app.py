@@ -35,9 +35,9 @@ from headrace.streams.metrics.snapshots import (
     HealthSnapshot,
     InputSnapshot,
     TaskSnapshot,
-    board_of,
     digest_of,
     embedded,
+    health_of,
     without_taken,
 )
 from headrace.streams.plan.deployed import DeployedTopology
@@ -718,7 +718,7 @@ localhost:1 has answered yet. It continues to start in the background; stop it w
                     self.config,
                     self._plans,
                     self._global_plans,
-                    facts=self._snapshot,
+                    snapshot=self._snapshot,
                     workers=self._query_functions,
                     require_working=self._require_working,
                 )
@@ -785,8 +785,8 @@ localhost:1 has answered yet. It continues to start in the background; stop it w
             ConfigError: the address cannot be bound, or a required package is not installed.
         """
 
-        def board() -> HealthSnapshot:
-            return board_of(self.metrics(), time.monotonic(), picture_of(self._topology))
+        def health() -> HealthSnapshot:
+            return health_of(self.metrics(), time.monotonic(), picture_of(self._topology))
 
         def set_level(level: str) -> str:
             from headrace.streams import logs  # loads structlog
@@ -795,7 +795,7 @@ localhost:1 has answered yet. It continues to start in the background; stop it w
             return logs.LEVEL_SAID.format(level=level)
 
         return open_web(
-            board,
+            health,
             f"{host}:{port}",
             log=get_logger(),
             token_file=token_file,

@@ -35,7 +35,7 @@ class WebServer(Protocol):
 
 
 def open_web(
-    board: Callable[[], HealthSnapshot],
+    health: Callable[[], HealthSnapshot],
     address: str,
     *,
     log: Log,
@@ -59,7 +59,7 @@ def open_web(
             f"serving metrics and health requires {error.name}; run: pip install 'headrace[web]'"
         ) from error
     server: WebServer = serve(
-        board,
+        health,
         address,
         log=log,
         token_file=token_file,

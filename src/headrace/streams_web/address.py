@@ -96,11 +96,11 @@ def listen(address: Address) -> socket.socket:
             f"there is no host {address.host!r} to serve on ({error}). Use an address of this "
             "machine, such as 127.0.0.1, or 0.0.0.0 for all of its addresses"
         ) from error
-    family, kind, protocol, _, place = found[0]
+    family, kind, protocol, _, socket_address = found[0]
     opened = socket.socket(family, kind, protocol)
     try:
         opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        opened.bind(place)
+        opened.bind(socket_address)
         opened.listen(_BACKLOG)
     except OSError as error:
         opened.close()

@@ -108,8 +108,8 @@ def _the_stores(app: ApplicationSnapshot, now_s: float) -> Iterable[tuple[Labels
 
 
 def _the_ages(app: ApplicationSnapshot, now_s: float) -> Iterable[tuple[Labels, float]]:
-    for labels, facts in _the_workers(app, now_s):
-        yield labels, facts.age_s(now_s)
+    for labels, worker in _the_workers(app, now_s):
+        yield labels, worker.age_s(now_s)
 
 
 def _views(value: Callable[[WorkerView], float]) -> Read:
@@ -136,17 +136,17 @@ def _each(values: Callable[[WorkerSnapshot], Found]) -> Read:
     return Read(
         lambda app, now_s: (
             ((*labels, *more), value)
-            for labels, facts in _the_workers(app, now_s)
-            for more, value in values(facts)
+            for labels, worker in _the_workers(app, now_s)
+            for more, value in values(worker)
         )
     )
 
 
 def _nodes(values: Callable[[NodeSnapshot], Found]) -> Read:
     return _each(
-        lambda facts: (
+        lambda worker: (
             ((str(node.sub_topology), node.name, *labels), value)
-            for node in facts.nodes
+            for node in worker.nodes
             for labels, value in values(node)
         )
     )
@@ -206,69 +206,69 @@ METRICS = (
     Metric(
         "headrace_worker_process_records", "counter",
         "Processed records, including aborted transactions.", ("worker",),
-        _workers(lambda facts: facts.processed), "process-total",
+        _workers(lambda worker: worker.processed), "process-total",
     ),
     Metric(
         "headrace_worker_committed_records", "counter", "Records of completed commits.",
-        ("worker",), _workers(lambda facts: facts.committed),
+        ("worker",), _workers(lambda worker: worker.committed),
     ),
     Metric(
         "headrace_worker_commit_latency_seconds", "histogram", "Duration of commits.",
-        ("worker",), _workers(lambda facts: facts.commit_latency),
+        ("worker",), _workers(lambda worker: worker.commit_latency),
         "commit-total, commit-latency-avg, commit-latency-max",
     ),
     Metric(
         "headrace_worker_rebalances", "counter",
         "Assignments, revocations and losses of partitions.",
-        ("worker",), _workers(lambda facts: facts.rebalances), "rebalance-total",
+        ("worker",), _workers(lambda worker: worker.rebalances), "rebalance-total",
     ),
     Metric(
         "headrace_worker_aborted_transactions", "counter",
         "Aborted transactions, as far as known.", ("worker",),
-        _workers(lambda facts: facts.aborted), "txn-abort",
+        _workers(lambda worker: worker.aborted), "txn-abort",
     ),
     Metric(
         "headrace_worker_reactions", "counter", "Handled errors, by reaction.",
         ("worker", "reaction"),
-        _each(lambda facts: (((name,), count) for name, count in facts.reactions.items())),
+        _each(lambda worker: (((name,), count) for name, count in worker.reactions.items())),
     ),
     Metric(
         "headrace_worker_producers_replaced", "counter", "Replaced producers.",
-        ("worker",), _workers(lambda facts: facts.producers_replaced),
+        ("worker",), _workers(lambda worker: worker.producers_replaced),
     ),
     Metric(
         "headrace_worker_restore_records", "counter", "Restored changelog records.",
-        ("worker",), _workers(lambda facts: facts.restored), "restore-total",
+        ("worker",), _workers(lambda worker: worker.restored), "restore-total",
     ),
     Metric(
         "headrace_worker_restore_records_per_second", "gauge",
         "Restored changelog records per second, recently.",
-        ("worker",), _workers(lambda facts: facts.restored_per_s), "restore-rate",
+        ("worker",), _workers(lambda worker: worker.restored_per_s), "restore-rate",
     ),
     Metric(
         "headrace_worker_busy_seconds", "counter",
         "Approximate time of the worker's thread by activity, sampled.",
         ("worker", "activity"),
-        _each(lambda facts: (((name,), seconds) for name, seconds in facts.busy_s.items())),
+        _each(lambda worker: (((name,), seconds) for name, seconds in worker.busy_s.items())),
         "process-ratio, poll-ratio, commit-ratio",
     ),
     Metric(
         "headrace_worker_cpu_seconds", "counter", "Processor time of the worker's process.",
-        ("worker",), _workers(lambda facts: facts.cpu_s),
+        ("worker",), _workers(lambda worker: worker.cpu_s),
     ),
     Metric(
         "headrace_worker_memory_bytes", "gauge", "Resident memory of the worker's process.",
-        ("worker",), _workers(lambda facts: facts.memory_bytes),
+        ("worker",), _workers(lambda worker: worker.memory_bytes),
     ),
     Metric(
         "headrace_worker_paused", "gauge", "1 if the worker is paused.",
-        ("worker",), _workers(lambda facts: facts.is_paused),
+        ("worker",), _workers(lambda worker: worker.is_paused),
     ),
     Metric(
         "headrace_record_e2e_latency_seconds", "histogram",
         "Time from the oldest first timestamp of a batch to the end of its commit.",
         ("worker", "sub_topology"),
-        _each(lambda facts: (((str(one.sub_topology),), one.latency) for one in facts.latencies)),
+        _each(lambda worker: (((str(one.sub_topology),), one.latency) for one in worker.latencies)),
         "record-e2e-latency",
     ),
     # -- tasks and their inputs ------------------------------------------------------------------
@@ -339,7 +339,7 @@ METRICS = (
     Metric(
         "headrace_processor_counter", "counter", "Counts of processors by `context.count`.",
         ("worker", "node", "name"),
-        _each(lambda facts: (((one.node, one.name), one.value) for one in facts.counters)),
+        _each(lambda worker: (((one.node, one.name), one.value) for one in worker.counters)),
         "StreamsMetrics.addSensor",
     ),
     # -- stores ----------------------------------------------------------------------------------

@@ -66,7 +66,7 @@ Rows = list[tuple[str, Any]]
 """Measured objects, with their labels as text."""
 
 
-def scrape(facts: ApplicationSnapshot, now_s: float) -> bytes:
+def scrape(snapshot: ApplicationSnapshot, now_s: float) -> bytes:
     """Return all metrics in Prometheus' text format; `now_s` is of the clock of `at_s`."""
     lines: list[str] = []
     known: dict[object, Rows] = {}
@@ -79,7 +79,7 @@ def scrape(facts: ApplicationSnapshot, now_s: float) -> bytes:
         if rows is None:
             rows = known[key] = [
                 (_text(metric.labels, labels), thing)
-                for labels, thing in metric.read.things(facts, now_s)
+                for labels, thing in metric.read.things(snapshot, now_s)
             ]
         if metric.kind == "histogram":
             lines += _buckets(metric, rows)
@@ -153,64 +153,64 @@ class Health:
         return not self.reasons
 
 
-def live(board: HealthSnapshot, now_s: float) -> Health:
+def live(health: HealthSnapshot, now_s: float) -> Health:
     """Return the liveness: if it fails, the process must be restarted."""
     reasons = []
-    if board.is_given_up:
-        reasons.append(f"{board.why}. See the log")
-    stuck_s = now_s - board.turned_s
+    if health.has_failed:
+        reasons.append(f"{health.why}. See the log")
+    stuck_s = now_s - health.turned_s
     if stuck_s > STUCK_S:
         reasons.append(f"the supervisor's loop has not run for {stuck_s:.0f} s")
     return Health(tuple(reasons))
 
 
-def startup(board: HealthSnapshot) -> Health:
-    if board.is_loaded:
+def startup(health: HealthSnapshot) -> Health:
+    if health.is_loaded:
         return Health()
-    return Health(("the application is not loaded yet",), _progress(board.facts))
+    return Health(("the application is not loaded yet",), _progress(health.snapshot))
 
 
-def ready(board: HealthSnapshot, now_s: float, within: timedelta | None = None) -> Health:
+def ready(health: HealthSnapshot, now_s: float, within: timedelta | None = None) -> Health:
     """Return whether all tasks run and keep up.
 
     Each task runs, or has stopped running or was assigned to its worker `within` the time; no input
     is further behind, and no worker's report is older. None requires that all tasks run, and
     ignores how far behind they are. A worker that restarts, connects or is paused is never ready.
     """
-    reasons = [] if board.is_loaded else ["the application is not loaded yet"]
-    left = without_taken(board.facts)
-    for view, told in zip(left.workers, board.facts.workers, strict=True):
+    reasons = [] if health.is_loaded else ["the application is not loaded yet"]
+    left = without_taken(health.snapshot)
+    for view, told in zip(left.workers, health.snapshot.workers, strict=True):
         if not _is_taken(view, told):
             reasons += _of_worker(view, now_s, within)
-    if not reasons and not board.facts.tasks:
+    if not reasons and not health.snapshot.tasks:
         reasons.append("no worker has a task")  # not yet or not any more
     return Health(tuple(reasons), _progress(left.at(now_s)) if reasons else [])
 
 
 def _of_worker(view: WorkerView, now_s: float, within: timedelta | None) -> list[str]:
-    name, facts = f"worker {view.index}", view.snapshot
+    name, snapshot = f"worker {view.index}", view.snapshot
     if view.pid is not None and view.state == _AWAY:
         return [f"{name} is {_AWAY}: brokers are not reached"]
-    if facts is None or view.pid is None:
+    if snapshot is None or view.pid is None:
         return [f"{name} is {view.state}"]
-    age_s = facts.age_s(now_s)
+    age_s = snapshot.age_s(now_s)
     if age_s > (OLD_S if within is None else min(OLD_S, within.total_seconds())):
         return [f"{name} has not reported for {age_s:.0f} s"]
-    if facts.is_paused:
+    if snapshot.is_paused:
         return [f"{name} is paused"]
     if within is None:
         # A worker without assigned tasks is ready to take over.
-        is_well = all(task.state == "running" for task in facts.tasks)
-        return [] if is_well else [f"{name} is {view.state}{_waiting(facts.tasks)}"]
+        is_well = all(task.state == "running" for task in snapshot.tasks)
+        return [] if is_well else [f"{name} is {view.state}{_waiting(snapshot.tasks)}"]
     limit_s = within.total_seconds() - age_s
     late = [
         f"{name}: {task.id} is {task.state}{_for_how_long(task, age_s)}"
-        for task in facts.tasks
+        for task in snapshot.tasks
         if task.state != "running" and max(task.state_s, task.unready_s) > limit_s
     ]
     late += [
         f"{name}: {one.topic}-{one.partition} is {one.behind_ms / 1000 + age_s:.0f} s behind"
-        for task in facts.tasks
+        for task in snapshot.tasks
         for one in task.inputs
         if one.behind_ms and one.behind_ms / 1000 > limit_s
     ]
@@ -380,11 +380,11 @@ class TopologyAnswer:
     queries: bool
 
 
-def topology_of(board: HealthSnapshot, *, queries: bool = False) -> TopologyAnswer:
-    picture = board.picture or Picture((), (), {})
+def topology_of(health: HealthSnapshot, *, queries: bool = False) -> TopologyAnswer:
+    picture = health.picture or Picture((), (), {})
     return TopologyAnswer(
-        application=board.facts.application,
-        topology=board.facts.topology,
+        application=health.snapshot.application,
+        topology=health.snapshot.topology,
         boxes=picture.boxes,
         arrows=picture.arrows,
         lanes=picture.lanes,
@@ -423,8 +423,8 @@ def _application(app: ApplicationSnapshot, now_s: float) -> ApplicationAnswer:
 
 
 def _workers(app: ApplicationSnapshot, now_s: float) -> tuple[WorkerAnswer, ...]:
-    def one(number: Callable[[WorkerSnapshot], int], facts: WorkerSnapshot | None) -> int:
-        return 0 if facts is None else number(facts)
+    def one(number: Callable[[WorkerSnapshot], int], snapshot: WorkerSnapshot | None) -> int:
+        return 0 if snapshot is None else number(snapshot)
 
     return tuple(
         WorkerAnswer(
@@ -435,12 +435,12 @@ def _workers(app: ApplicationSnapshot, now_s: float) -> tuple[WorkerAnswer, ...]
             report_age_seconds=None
             if view.snapshot is None
             else round(view.snapshot.age_s(now_s), 3),
-            processed=one(lambda facts: facts.processed, view.snapshot),
-            committed=one(lambda facts: facts.committed, view.snapshot),
-            commits=one(lambda facts: facts.commits, view.snapshot),
-            rebalances=one(lambda facts: facts.rebalances, view.snapshot),
-            aborted=one(lambda facts: facts.aborted, view.snapshot),
-            tasks=one(lambda facts: len(facts.tasks), view.snapshot),
+            processed=one(lambda snapshot: snapshot.processed, view.snapshot),
+            committed=one(lambda snapshot: snapshot.committed, view.snapshot),
+            commits=one(lambda snapshot: snapshot.commits, view.snapshot),
+            rebalances=one(lambda snapshot: snapshot.rebalances, view.snapshot),
+            aborted=one(lambda snapshot: snapshot.aborted, view.snapshot),
+            tasks=one(lambda snapshot: len(snapshot.tasks), view.snapshot),
             is_paused=view.snapshot is not None and view.snapshot.is_paused,
             memory_bytes=None if view.snapshot is None else view.snapshot.memory_bytes,
         )
@@ -605,7 +605,7 @@ class Pages:
 
     def __init__(
         self,
-        board: Callable[[], HealthSnapshot],
+        health: Callable[[], HealthSnapshot],
         monotonic_s: Callable[[], float],
         token: Secret | None,
         *,
@@ -614,7 +614,7 @@ class Pages:
         is_local: bool = False,
         queries: Callable[[], object] | None = None,
     ) -> None:
-        self._board = board
+        self._health = health
         self._monotonic_s = monotonic_s
         self._token = token
         self._is_local = is_local
@@ -684,16 +684,16 @@ class Pages:
             at_s, text = self._scraped
             if self._monotonic_s() - at_s > SCRAPE_KEPT_S:
                 now_s = self._monotonic_s()
-                text = scrape(without_taken(self._board().facts), now_s)
+                text = scrape(without_taken(self._health().snapshot), now_s)
                 self._scraped = (now_s, text)
         return Response(text, media_type=CONTENT_TYPE)
 
     def _page_of(self, view: View) -> Callable[[Request], Response]:
         def page(_: Request) -> Response:
-            board = self._board()
-            if not board.is_loaded:
-                return _answer(startup(board))
-            found = view.of(without_keys(without_taken(board.facts)), self._monotonic_s())
+            health = self._health()
+            if not health.is_loaded:
+                return _answer(startup(health))
+            found = view.of(without_keys(without_taken(health.snapshot)), self._monotonic_s())
             return Response(to_json(found), media_type="application/json")
 
         return page
@@ -732,23 +732,23 @@ class Pages:
         return JSONResponse(described(with_stores=self._queries is not None))
 
     def _topology(self, _: Request) -> Response:
-        board = self._board()
-        if not board.is_loaded:
-            return _answer(startup(board))
-        found = topology_of(board, queries=self._queries is not None)
+        health = self._health()
+        if not health.is_loaded:
+            return _answer(startup(health))
+        found = topology_of(health, queries=self._queries is not None)
         return Response(to_json(found), media_type="application/json")
 
     async def _about(self, request: Request) -> Response:
         if _wants_page(request.headers.raw):
             return _file(START)
-        facts = self._board().facts
-        return Response(ABOUT.format(version=facts.version, application=facts.application))
+        snapshot = self._health().snapshot
+        return Response(ABOUT.format(version=snapshot.version, application=snapshot.application))
 
     async def _live(self, _: Request) -> Response:
-        return _answer(live(self._board(), self._monotonic_s()))
+        return _answer(live(self._health(), self._monotonic_s()))
 
     async def _startup(self, _: Request) -> Response:
-        return _answer(startup(self._board()))
+        return _answer(startup(self._health()))
 
     async def _ready(self, request: Request) -> Response:
         asked = request.query_params.get("within")
@@ -756,7 +756,7 @@ class Pages:
             within = None if asked is None else span_of(asked, "within")
         except ValueError as error:
             return JSONResponse({"error": str(error)}, 400)
-        return _answer(ready(self._board(), self._monotonic_s(), within))
+        return _answer(ready(self._health(), self._monotonic_s(), within))
 
 
 def _other_host(headers: Headers) -> str | None:

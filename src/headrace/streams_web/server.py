@@ -234,7 +234,7 @@ class HttpServer:
     """HTTP server of an application, in a separate thread, with limited connections.
 
     Args:
-        board: returns the current health snapshot; called in threads of the server.
+        health: returns the current health snapshot; called in threads of the server.
         address: ``[HOST:]PORT``.
         token_file: file with the token that clients must send, except for health.
         is_open: accept requests of other machines without a token.
@@ -246,7 +246,7 @@ class HttpServer:
 
     def __init__(
         self,
-        board: Callable[[], HealthSnapshot],
+        health: Callable[[], HealthSnapshot],
         address: str,
         *,
         log: Log,
@@ -264,7 +264,7 @@ class HttpServer:
         self.address = Address(wanted.host, self._socket.getsockname()[1])
         is_local = wanted.is_loopback and token is None and not is_open
         self._pages = Pages(
-            board,
+            health,
             monotonic_s,
             token,
             set_level=set_level,

@@ -47,7 +47,7 @@ def handover(monkeypatch: pytest.MonkeyPatch) -> MemoryHandover:
 
 def run(handover: MemoryHandover, how: str, plan: BackfillPlan, **more: Any) -> Any:
     local = handover.computed(plan)
-    more.setdefault("facts", local.local.facts())
+    more.setdefault("summary", local.local.summary())
     return HOW[how](local, handover.application, target=handover.target(), **more)
 
 

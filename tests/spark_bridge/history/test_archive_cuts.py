@@ -86,11 +86,11 @@ class History:
             if time_ms is not None:
                 yield [MemoryMessage(place, offset, b"k", b"v", time_ms, None, offset)]
 
-    def cut(self, facts: ArchiveSummary, cutover: Cutover | int | None = None) -> int:
+    def cut(self, summary: ArchiveSummary, cutover: Cutover | int | None = None) -> int:
         if isinstance(cutover, int):
             cutover = {PLACE: cutover}
         admin: Any = self
-        return cuts_of(facts, self.partitions, admin, self.read, cutover)[PLACE]
+        return cuts_of(summary, self.partitions, admin, self.read, cutover)[PLACE]
 
 
 def with_offsets(first: int, last: int) -> ArchiveSummary:

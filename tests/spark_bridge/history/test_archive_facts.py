@@ -10,9 +10,9 @@ from headrace.spark_bridge.errors import CannotBackfillError
 from headrace.spark_bridge.history.archive_checks import (
     ArchiveStatistics,
     ArchiveSummary,
-    facts_of,
     refuse_implausible_times,
     refuse_other_archive,
+    summary_of,
 )
 from headrace.spark_bridge.plan.plan import ArchivedRows, BackfillPlan
 from headrace.streams.kafka.protocols import TopicPartition
@@ -32,7 +32,7 @@ def timed(partition: int | None) -> ArchiveStatistics:
 def put_together(
     *parts: ArchiveStatistics, partitions: bool = True, offsets: bool = True
 ) -> ArchiveSummary:
-    return facts_of("lines", parts, 2, has_partitions=partitions, has_offsets=offsets)
+    return summary_of("lines", parts, 2, has_partitions=partitions, has_offsets=offsets)
 
 
 def test_only_what_an_archive_has_to_say_can_be_missing() -> None:
@@ -108,15 +108,15 @@ def _are_taken(*parts: ArchiveStatistics) -> bool:
     return True
 
 
-def planned(facts: ArchiveSummary) -> BackfillPlan:
-    rows = {**facts.archived_rows, TopicPartition("others", 0): ArchivedRows(1, 0, 0)}
+def planned(summary: ArchiveSummary) -> BackfillPlan:
+    rows = {**summary.archived_rows, TopicPartition("others", 0): ArchivedRows(1, 0, 0)}
     return BackfillPlan("app", "bf-1", 0, ((0,),), {}, {}, {}, archived_rows=rows)
 
 
 def test_a_plan_is_followed_with_the_archive_that_it_was_made_of() -> None:
-    facts = put_together(part(0), part(1))
-    plan = planned(facts)
-    refuse_other_archive(plan, facts)
+    summary = put_together(part(0), part(1))
+    plan = planned(summary)
+    refuse_other_archive(plan, summary)
     for other, said in (
         (
             put_together(part(0), part(1, 4)),
@@ -131,16 +131,16 @@ def test_a_plan_is_followed_with_the_archive_that_it_was_made_of() -> None:
         with pytest.raises(CannotBackfillError, match=said):
             refuse_other_archive(plan, other)
         with pytest.raises(CannotBackfillError, match="lines-1"):
-            refuse_other_archive(planned(other), facts)
+            refuse_other_archive(planned(other), summary)
 
 
 def test_an_archive_without_places_is_known_by_its_times() -> None:
-    facts = put_together(timed(None), partitions=False, offsets=False)
-    refuse_other_archive(planned(facts), facts)
+    summary = put_together(timed(None), partitions=False, offsets=False)
+    refuse_other_archive(planned(summary), summary)
     with pytest.raises(
         CannotBackfillError, match="lines: no records now, 5 records from 1000 to 2000 before"
     ):
-        refuse_other_archive(planned(facts), put_together())
+        refuse_other_archive(planned(summary), put_together())
 
 
 def test_a_plan_of_a_version_that_did_not_ask_is_followed() -> None:

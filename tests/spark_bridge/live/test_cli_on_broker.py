@@ -99,7 +99,7 @@ def test_of_one_transaction_nothing_is_left_to_delete(handed: Handed, tmp_path: 
 
 def test_a_finished_backfill_is_not_run_again(handed: Handed, tmp_path: Path) -> None:
     local = handed.computed(handed.plan("bf-1"))
-    hand_over_by_driver(local, handed.application, facts=local.local.facts())
+    hand_over_by_driver(local, handed.application, summary=local.local.summary())
     result = headrace(tmp_path, "backfill", "--id", "bf-1")
     assert result.exit_code == 0, result.output
     assert "Backfill bf-1 was handed over before: nothing was done." in words(result)

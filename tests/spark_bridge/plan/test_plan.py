@@ -82,17 +82,17 @@ def test_a_plan_keeps_the_ids_of_its_topics_and_one_of_before_has_none() -> None
     assert BackfillPlan.from_text(plan.to_text()) == plan
 
 
-def _facts(**ids: str) -> dict[str, TopicDescription]:
+def _descriptions(**ids: str) -> dict[str, TopicDescription]:
     return {name: TopicDescription(name, 1, topic_id) for name, topic_id in ids.items()}
 
 
 def test_topics_that_were_made_again_or_are_gone_are_named() -> None:
     plan = BackfillPlan("app", "b", 0, ((0,),), {}, {}, {}, topic_ids={"a": "1", "c": "2"})
-    refuse_other_topics(plan, _facts(a="1", c="2"))
+    refuse_other_topics(plan, _descriptions(a="1", c="2"))
     with pytest.raises(CannotBackfillError, match=r"c was deleted and created .*--drop --id b"):
-        refuse_other_topics(plan, _facts(a="1", c="3"))
+        refuse_other_topics(plan, _descriptions(a="1", c="3"))
     with pytest.raises(CannotBackfillError, match="a does not exist"):
-        refuse_other_topics(plan, _facts(c="2"))
+        refuse_other_topics(plan, _descriptions(c="2"))
     refuse_other_topics(replace(plan, topic_ids={}), {})
 
 

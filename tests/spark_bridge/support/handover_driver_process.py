@@ -40,12 +40,14 @@ def main(told: dict[str, Any]) -> None:
                 os._exit(DIED)
             units += 1
 
-    facts = local.local.facts()
+    summary = local.local.summary()
     results: Any = local
     if told.get("how") == "driver":
-        hand_over_by_driver(results, application, facts=facts, probe=probe)
+        hand_over_by_driver(results, application, summary=summary, probe=probe)
     else:
-        hand_over_partitioned(results, application, facts=facts, probe=probe, unit_probe=unit_probe)
+        hand_over_partitioned(
+            results, application, summary=summary, probe=probe, unit_probe=unit_probe
+        )
 
 
 if __name__ == "__main__":

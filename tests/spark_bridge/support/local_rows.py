@@ -74,7 +74,7 @@ class LocalRows:
         """The rows of one unit."""
         return [row for row in self.rows if (row["sub"], row["d"]) in unit.tasks]
 
-    def facts(self) -> RowSummary:
+    def summary(self) -> RowSummary:
         """As `RowSummary.of` asks Spark."""
         oldest: dict[tuple[str, str], int] = {}
         for row in self.rows:

@@ -22,18 +22,26 @@ def _request(
 
 
 def hand_over_by_driver(
-    results: Any, application: CompiledApplication, *, facts: RowSummary | None = None, **asked: Any
+    results: Any,
+    application: CompiledApplication,
+    *,
+    summary: RowSummary | None = None,
+    **asked: Any,
 ) -> HandOverReport:
     return driver.hand_over_by_driver(
-        results, _request(application, **asked), facts or RowSummary.of(results)
+        results, _request(application, **asked), summary or RowSummary.of(results)
     )
 
 
 def hand_over_partitioned(
-    results: Any, application: CompiledApplication, *, facts: RowSummary | None = None, **asked: Any
+    results: Any,
+    application: CompiledApplication,
+    *,
+    summary: RowSummary | None = None,
+    **asked: Any,
 ) -> HandOverReport:
     return partitioned.hand_over_partitioned(
-        results, _request(application, **asked), facts or RowSummary.of(results)
+        results, _request(application, **asked), summary or RowSummary.of(results)
     )
 
 

@@ -28,7 +28,7 @@ PLACE = TopicPartition("in", 0)
 NOW, BEFORE = "mIZ3c7IdTReMqgcwdmKasA", "TaV9E4cwSRaMmdzz6DDvkg"
 HERE = Input(
     task=TaskId(0, 0),
-    place=PLACE,
+    tp=PLACE,
     topic_id=NOW,
     committed=CommittedOffset(30),
     begin=10,
@@ -48,7 +48,7 @@ def of_topic(topic_id: str) -> str:
 
 
 def group(*inputs: Input, **more: Any) -> GroupOffsets:
-    found = {one.place: one for one in inputs}
+    found = {one.tp: one for one in inputs}
     given = {"group": "a", "exactly_once": True, "members": (), "inputs": found} | more
     return GroupOffsets(**given)
 
@@ -182,7 +182,7 @@ def test_what_would_be_set_is_said_with_what_follows() -> None:
 
 
 def test_the_listing_has_a_line_for_each_partition() -> None:
-    other = replace(at(None), place=TopicPartition("in", 1), task=TaskId(0, 1), end=7, begin=0)
+    other = replace(at(None), tp=TopicPartition("in", 1), task=TaskId(0, 1), end=7, begin=0)
     said = list(listing(group(other, HERE, missing=("more",))))
     assert said == [
         "Group a, no members",
@@ -218,10 +218,10 @@ def test_a_file_may_begin_with_the_names_of_its_columns() -> None:
     ],
 )
 def test_an_input_that_stays_without_an_offset_is_named(other: Input, is_left: bool) -> None:
-    place = TopicPartition("in", 1)
-    found = group(HERE, replace(other, place=place))
+    tp = TopicPartition("in", 1)
+    found = group(HERE, replace(other, tp=tp))
     plan = MovePlan.of(found, {PLACE: OffsetTarget("offset", 30)}, {})
-    assert plan.left_without == ([place] if is_left else [])
+    assert plan.left_without == ([tp] if is_left else [])
     assert ("in-1 still has no offset" in "\n".join(lines(plan))) is is_left
 
 

@@ -76,11 +76,11 @@ class _Cluster:
         assert not {*names} & {*self.ends}
 
     def offsets_for(
-        self, target: OffsetTarget, places: Iterable[TopicPartition]
+        self, target: OffsetTarget, tps: Iterable[TopicPartition]
     ) -> Mapping[TopicPartition, int]:
         of_kind = {"earliest": lambda _: 0, "latest": lambda end: end}
         choose = of_kind.get(target.kind, lambda end: min(target.number, end))
-        return {place: choose(self.ends[place.topic]) for place in places}
+        return {tp: choose(self.ends[tp.topic]) for tp in tps}
 
 
 def _reset(topology: Topology, cluster: Any, state_dir: Path) -> Reset:
@@ -229,11 +229,11 @@ def _outcome(seed: int, state_dir: Path) -> str:
         plan = _reset(drawn.topology, cluster, state_dir).plan(target, inputs=chosen)
     except ResetRefusedError:
         return "refused"
-    rerun = {move.place.topic: move.target or 0 for move in plan.moves}
+    rerun = {move.tp.topic: move.target or 0 for move in plan.moves}
     uses = input_uses(KafkaStreams(drawn.topology, SETTINGS).plans)
     streams = {t for t in chosen or reads if not _is_table_alone(t, uses)}
     wanted_at = cluster.offsets_for(target, [TopicPartition(t, 0) for t in streams])
-    wanted = dict.fromkeys(reads, 0) | {place.topic: at for place, at in wanted_at.items()}
+    wanted = dict.fromkeys(reads, 0) | {tp.topic: at for tp, at in wanted_at.items()}
     stores, outputs = _run(drawn.topology, sent, rerun)
     expected_stores, expected_outputs = _run(drawn.topology, sent, wanted)
     assert stores == expected_stores, (seed, chosen, target, plan.moves)
@@ -285,7 +285,7 @@ def _plan(
 
 
 def _offsets(plan: ResetPlan) -> dict[str, int | None]:
-    return {move.place.topic: move.target for move in plan.moves}
+    return {move.tp.topic: move.target for move in plan.moves}
 
 
 @pytest.mark.parametrize(

@@ -118,7 +118,7 @@ def test_repartition_topics_are_marked_too_and_get_no_offsets_at_the_end() -> No
     plan = _with(
         moves=(InputReset(PLACE, 5, 0),), repartitions=(TopicPartition("a-r-repartition", 0),)
     )
-    assert [str(place) for place in plan.marks] == ["in-0", "a-r-repartition-0"]
+    assert [str(tp) for tp in plan.marks] == ["in-0", "a-r-repartition-0"]
     assert plan.finals == {PLACE: CommittedOffset(0)}
 
 
@@ -167,9 +167,9 @@ def test_everything_that_would_be_done_is_said() -> None:
     )
     said = ["not finished", "in-0      5 -> 0", "other-10  6 stays", "gone does not exist"]
     said += ["a-c-changelog", "--all-internal", "a-old-changelog", "/s/a/tasks/0_0", "other hosts"]
-    places = [text.find(part) for part in said]
-    assert -1 not in places, text
-    assert all(a < b for a, b in itertools.pairwise(places)), text
+    offsets = [text.find(part) for part in said]
+    assert -1 not in offsets, text
+    assert all(a < b for a, b in itertools.pairwise(offsets)), text
 
 
 def test_each_table_outside_is_named_with_what_becomes_of_it(tmp_path: Path) -> None:

@@ -38,12 +38,12 @@ class Cluster(MemoryAdmin):
         return frozenset(["test", *self.other_groups])
 
     def committed_at(
-        self, group: str, places: Iterable[TopicPartition], *, decided: bool = True
+        self, group: str, tps: Iterable[TopicPartition], *, decided: bool = True
     ) -> dict[TopicPartition, CommittedOffset]:
         del decided
         for name in self.created_meanwhile:
             self._cluster.create(name)
-        wanted = set(places)
+        wanted = set(tps)
         return {p: c for p, c in self._cluster.offsets[group].items() if p in wanted}
 
 

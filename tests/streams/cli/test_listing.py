@@ -25,15 +25,15 @@ class Admin:
     def partition_counts(self, names: Iterable[str]) -> Mapping[str, int]:
         return {name: 2 for name in names if name in self._topics}
 
-    def start_offsets(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+    def start_offsets(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         if self._leaving:
             gone = self._leaving.pop()
             self._topics.remove(gone)
             raise MissingTopicError(f"topic {gone} is not there", topics=[gone])
-        return dict.fromkeys(places, 1)
+        return dict.fromkeys(tps, 1)
 
-    def stable_offsets(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        return dict.fromkeys(places, 4)
+    def stable_offsets(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        return dict.fromkeys(tps, 4)
 
 
 def listed(admin: Admin) -> list[dict[str, Any]]:

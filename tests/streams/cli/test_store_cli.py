@@ -248,7 +248,7 @@ def test_what_a_host_refuses_is_said_in_the_words_of_the_command(tmp_path: Path)
     token_file = tmp_path / "token"
     token_file.write_text("0123456789abcdef")
     known = HealthSnapshot(
-        facts=application_snapshot(), turned_s=0.0, is_loaded=True, is_given_up=False
+        snapshot=application_snapshot(), turned_s=0.0, is_loaded=True, has_failed=False
     )
     with HttpServer(lambda: known, "0", log=EventLog(), token_file=token_file) as server:
         served = ("--url", server.url)

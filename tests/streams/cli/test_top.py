@@ -20,8 +20,8 @@ def look(at_s: float, *committed: int | None, end: int = 1000) -> ClusterSnapsho
     tasks = []
     for partition, offset in enumerate(committed):
         task = TaskId(0, partition)
-        place = TopicPartition("in", partition)
-        lag = InputLag(task, place, False, offset, 0, end)
+        tp = TopicPartition("in", partition)
+        lag = InputLag(task, tp, False, offset, 0, end)
         tasks.append(TaskView(task, member if partition == 0 else None, (lag,)))
     return ClusterSnapshot(
         Overview("shop", GroupState("stable", {member: ()}), tuple(tasks), ("gone",)), at_s

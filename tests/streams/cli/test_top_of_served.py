@@ -21,14 +21,14 @@ from tests.support.snapshots import application_snapshot
 TOKEN = "a-token-of-some-length"
 
 
-def board() -> HealthSnapshot:
-    facts = application_snapshot(workers=2, tasks=2)
-    return HealthSnapshot(facts=facts, turned_s=101.0, is_loaded=True, is_given_up=False)
+def health() -> HealthSnapshot:
+    snapshot = application_snapshot(workers=2, tasks=2)
+    return HealthSnapshot(snapshot=snapshot, turned_s=101.0, is_loaded=True, has_failed=False)
 
 
 @pytest.fixture
 def server() -> Iterator[HttpServer]:
-    with HttpServer(board, "0", log=EventLog(), monotonic_s=lambda: 103.0) as server:
+    with HttpServer(health, "0", log=EventLog(), monotonic_s=lambda: 103.0) as server:
         yield server
 
 
@@ -63,14 +63,14 @@ def test_partitions_with_the_same_event_time_are_not_behind() -> None:
 
 
 def test_a_lag_that_is_unknown_is_shown_as_unknown_and_first() -> None:
-    facts = application_snapshot(workers=1, tasks=3)
-    (view,) = facts.workers
+    snapshot = application_snapshot(workers=1, tasks=3)
+    (view,) = snapshot.workers
     assert view.snapshot is not None
     known, waiting, unfetched = view.snapshot.tasks
     waiting = replace(waiting, state="waiting", inputs=())
     unfetched = replace(unfetched, inputs=(replace(unfetched.inputs[0], end=None),))
     told = replace(view.snapshot, tasks=(known, waiting, unfetched))
-    partial = replace(board(), facts=replace(facts, workers=(replace(view, snapshot=told),)))
+    partial = replace(health(), snapshot=replace(snapshot, workers=(replace(view, snapshot=told),)))
     with HttpServer(lambda: partial, "0", log=EventLog(), monotonic_s=lambda: 103.0) as server:
         code, text = asked("--url", server.url)
     assert code == 0
@@ -85,7 +85,7 @@ def test_the_token_is_sent_and_a_wrong_one_is_said(tmp_path: Path) -> None:
     file.write_text(f"{TOKEN}\n")
     wrong.write_text("another token of some length")
     log = EventLog()
-    with HttpServer(board, "0", log=log, token_file=file, monotonic_s=lambda: 103.0) as server:
+    with HttpServer(health, "0", log=log, token_file=file, monotonic_s=lambda: 103.0) as server:
         assert asked("--url", server.url, "--http-token-file", str(file))[0] == 0
         for arguments, said in (
             ([], "send the token"),
@@ -101,7 +101,7 @@ def test_the_token_is_sent_and_a_wrong_one_is_said(tmp_path: Path) -> None:
 
 
 def test_an_application_that_is_not_loaded_yet_says_so() -> None:
-    starting = replace(board(), is_loaded=False)
+    starting = replace(health(), is_loaded=False)
     with HttpServer(lambda: starting, "0", log=EventLog(), monotonic_s=lambda: 103.0) as server:
         code, text = asked("--url", server.url)
     assert code == 1

@@ -31,7 +31,7 @@ class Held:
         """What is done before the next questions."""
         app = KafkaStreams(topology, {**SETTINGS, "state.dir": str(path)})
         self.queries = Queries(
-            app.config, app.plans, app.global_plans, facts=self._facts, workers=self._workers
+            app.config, app.plans, app.global_plans, snapshot=self._snapshot, workers=self._workers
         )
 
     def send(self, *keys: str, topic: str = "words", value: Any = "", timestamp: int = 7) -> None:
@@ -42,7 +42,7 @@ class Held:
     def _worker(self) -> Any:
         return self.driver._worker.worker
 
-    def _facts(self) -> ApplicationSnapshot:
+    def _snapshot(self) -> ApplicationSnapshot:
         worker = self._worker()
         if worker is None:
             return embedded("asked", "", "running", None)

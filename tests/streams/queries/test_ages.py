@@ -10,7 +10,7 @@ from headrace.streams.queries.source import AgeLimit
 from headrace.streams_web.stores.asked import Asked
 
 
-def place(age_ms: int, state: str | None, partition: int | None = 1) -> PartitionPosition:
+def position(age_ms: int, state: str | None, partition: int | None = 1) -> PartitionPosition:
     return PartitionPosition(
         partition=partition,
         offset=5,
@@ -25,22 +25,22 @@ def place(age_ms: int, state: str | None, partition: int | None = 1) -> Partitio
 
 
 WHY = [
-    (place(120, "running"), "the rows of {of} are 120 ms old, and at most 0 ms are accepted"),
-    (place(120, None, None), "are 120 ms old, and at most 0 ms are accepted"),
+    (position(120, "running"), "the rows of {of} are 120 ms old, and at most 0 ms are accepted"),
+    (position(120, None, None), "are 120 ms old, and at most 0 ms are accepted"),
     (
-        place(12_500, "running"),
+        position(12_500, "running"),
         "changes of 12.5 s, and at most 0 s are accepted: the worker with its task",
     ),
     (
-        place(12_500, "restoring"),
+        position(12_500, "restoring"),
         "12.5 s, and at most 0 s are accepted: its task here is restoring",
     ),
     (
-        place(12_500, None),
+        position(12_500, None),
         "{of} may lack changes of 12.5 s, and at most 0 s are accepted: no worker of this host has",
     ),
     (
-        place(12_500, None, None),
+        position(12_500, None, None),
         "may lack changes of 12.5 s, and at most 0 s are accepted: no worker",
     ),
 ]
@@ -58,7 +58,7 @@ def test_a_program_is_told_how_old_rows_are_and_why(where: PartitionPosition, sa
 @pytest.mark.parametrize(("where", "said"), WHY)
 def test_who_asks_over_http_is_told_so_too(where: PartitionPosition, said: str) -> None:
     with pytest.raises(TooOldError) as refused:
-        Asked("counts", (("max_age", "0s"),)).require_age((place(0, "running", 0), where))
+        Asked("counts", (("max_age", "0s"),)).require_age((position(0, "running", 0), where))
     assert said.format(of="partition 1 of store 'counts'") in str(refused.value)
     assert str(refused.value).endswith("Use max_age= to accept rows older than 0 s")
     Asked("counts", (("max_age", "15s"),)).require_age((where,))

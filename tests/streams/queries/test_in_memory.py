@@ -158,15 +158,15 @@ def test_places_say_how_far_it_is_and_that_it_is_of_now(tmp_path: Path) -> None:
         before = scene.queries.store("s").find("a").positions
         scene.send("a", "b")
         scene.driver.commit()
-        (place,) = scene.queries.store("s").find("a").positions
-        assert (place.partition, place.state, place.age_ms) == (0, "running", 0)
-        assert place.offset > before[0].offset > 0
-        assert place.commit_id > before[0].commit_id
+        (position,) = scene.queries.store("s").find("a").positions
+        assert (position.partition, position.state, position.age_ms) == (0, "running", 0)
+        assert position.offset > before[0].offset > 0
+        assert position.commit_id > before[0].commit_id
         reached = []
         scene.queries.wait(
             "s", lambda at: reached.append(at.offset) is None, partition=0, timeout_s=0
         )
-        assert reached == [place.offset]
+        assert reached == [position.offset]
 
 
 def test_a_worker_that_is_gone_or_restores_is_said(tmp_path: Path) -> None:
@@ -200,8 +200,8 @@ def test_a_global_table_in_memory_is_asked_for_too(tmp_path: Path) -> None:
         rates = scene.queries.store("rates")
         assert rates.get("EUR") == 1.5
         assert [(row.key, row.partition) for row in rates.all()] == [("EUR", None), ("USD", None)]
-        (place,) = rates.positions()
-        assert (place.partition, place.state) == (None, None)
+        (position,) = rates.positions()
+        assert (position.partition, position.state) == (None, None)
 
 
 def test_a_piece_is_of_one_moment_where_that_matters(tmp_path: Path) -> None:
@@ -221,10 +221,10 @@ def test_a_piece_is_of_one_moment_where_that_matters(tmp_path: Path) -> None:
         # An index entry and its row are two questions, and a commit comes between them.
         scene.between = [lambda: None, lambda: None, commit]
         (piece,) = reader.pieces(reader.of_times(0, 10**6), frozenset([0]))  # type: ignore[attr-defined]
-        (place,) = reader.positions()
+        (position,) = reader.positions()
         assert commits == 1
         assert [row.value for row in piece.rows] == [2, 1]
-        assert piece.offset == place.offset
+        assert piece.offset == position.offset
 
 
 def test_many_keys_say_how_far_the_last_of_their_rows_is(tmp_path: Path) -> None:
@@ -239,11 +239,11 @@ def test_many_keys_say_how_far_the_last_of_their_rows_is(tmp_path: Path) -> None
             scene.driver.commit()
 
         scene.between = [lambda: None, commit]  # 500 keys are asked for at a time
-        rows, (place,) = reader.find_many([key.encode() for key in KEYS])  # type: ignore[attr-defined]
+        rows, (position,) = reader.find_many([key.encode() for key in KEYS])  # type: ignore[attr-defined]
         assert (rows[0].value, rows[-1].value) == (1, 2)
         (after,) = reader.positions()
         assert before.offset == before.max_offset < after.offset == after.max_offset
-        assert (place.offset, place.max_offset) == (before.offset, after.offset)
+        assert (position.offset, position.max_offset) == (before.offset, after.offset)
 
 
 def test_no_question_asks_for_much(tmp_path: Path) -> None:

@@ -331,11 +331,11 @@ def test_a_global_table_grows_old_only_where_no_worker_holds_it(tmp_path: Path) 
             wait_for(lambda: queries.store("rates").get("EUR") == 1.5)
             rates = late.store("rates")
             assert rates.get("EUR") == 1.5
-            (place,) = rates.positions()
-            assert place.age_ms < hour_ms
+            (position,) = rates.positions()
+            assert position.age_ms < hour_ms
         time.sleep(followers.LIST_EVERY_S)
-        (place,) = rates.positions()
-        assert place.age_ms >= hour_ms
+        (position,) = rates.positions()
+        assert position.age_ms >= hour_ms
     finally:
         late.close()
 
@@ -429,9 +429,9 @@ def test_a_stopped_application_is_read_and_one_that_begins_again(tmp_path: Path)
     app = KafkaStreams(topology, settings)
     counts = app.store("counts")
     assert counts.get("a") == 2
-    (place,) = counts.positions()
-    assert (place.partition, place.state) == (0, None)
-    assert place.offset > 0
+    (position,) = counts.positions()
+    assert (position.partition, position.state) == (0, None)
+    assert position.offset > 0
     with TopologyTestDriver(topology, settings, state_dir=tmp_path, commit="manual") as driver:
         # Another cluster: what was there is not that of its changelog, and is given up.
         send(driver, "b")
@@ -484,15 +484,17 @@ def test_ones_own_writes_are_waited_for(tmp_path: Path) -> None:
     with asked(counting(), tmp_path) as (driver, queries):
         send(driver, "a")
         driver.commit()
-        (place,) = queries.store("counts").positions()
-        queries.wait("counts", lambda p: p.offset >= place.offset, partition=0, timeout_s=0)
+        (position,) = queries.store("counts").positions()
+        queries.wait("counts", lambda p: p.offset >= position.offset, partition=0, timeout_s=0)
         with pytest.raises(TooOldError, match="has not reached the requested position after 0"):
-            queries.wait("counts", lambda p: p.offset > place.offset, partition=0, timeout_s=0.05)
+            queries.wait(
+                "counts", lambda p: p.offset > position.offset, partition=0, timeout_s=0.05
+            )
         with pytest.raises(TooOldError, match="partition 7 of store 'counts' is not on this host"):
             queries.wait("counts", lambda _: True, partition=7, timeout_s=0)
         send(driver, "a")
         driver.commit()
-        queries.wait("counts", lambda p: p.offset > place.offset, partition=0, timeout_s=5)
+        queries.wait("counts", lambda p: p.offset > position.offset, partition=0, timeout_s=5)
         assert queries.store("counts").get("a") == 2
 
 

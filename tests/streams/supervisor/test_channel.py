@@ -116,9 +116,9 @@ def test_a_message_of_any_size_arrives_whole(ends: tuple[Channel, Channel]) -> N
 
 
 def test_a_worker_of_many_tasks_is_reported_whole(ends: tuple[Channel, Channel]) -> None:
-    facts = worker_snapshot(tasks=1_000)
-    assert ends[1].send(facts)
-    assert received(ends[0], 1) == [facts]
+    snapshot = worker_snapshot(tasks=1_000)
+    assert ends[1].send(snapshot)
+    assert received(ends[0], 1) == [snapshot]
 
 
 def test_a_reader_that_is_gone_is_noticed_and_does_no_harm(ends: tuple[Channel, Channel]) -> None:
@@ -162,15 +162,15 @@ def test_a_reporter_sends_how_things_are_now_and_once_more_at_the_end() -> None:
 def test_a_reporter_tells_the_numbers_before_the_status() -> None:
     asked = threading.Event()
     found: list[Status | WorkerSnapshot] = []
-    facts = worker_snapshot(tasks=2)
+    snapshot = worker_snapshot(tasks=2)
 
     def status() -> Status:
         asked.set()
         return STATUS
 
-    with Reporter(found.append, status, lambda: facts, every_s=2):
+    with Reporter(found.append, status, lambda: snapshot, every_s=2):
         assert asked.wait(10)
-    assert found == [facts, STATUS] * 2
+    assert found == [snapshot, STATUS] * 2
 
 
 class Supervisor(threading.Thread):

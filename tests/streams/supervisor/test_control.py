@@ -81,9 +81,9 @@ def headrace(*arguments: str) -> tuple[int, str]:
 
 def test_a_command_finds_the_one_that_runs(tmp_path: Path) -> None:
     with running(tmp_path) as supervisor:
-        place = f"--state-dir={tmp_path}"
-        assert headrace("scale", "3", place) == (0, f"shop (process {os.getpid()}): 3 it is\n")
-        assert headrace("log-level", "debug", place)[0] == 0
+        directory = f"--state-dir={tmp_path}"
+        assert headrace("scale", "3", directory) == (0, f"shop (process {os.getpid()}): 3 it is\n")
+        assert headrace("log-level", "debug", directory)[0] == 0
     assert supervisor.done == [3, "debug"]
 
 
@@ -116,12 +116,12 @@ def test_none_that_runs_is_said_with_where_was_looked(tmp_path: Path) -> None:
 
 def test_of_several_one_has_to_be_named(tmp_path: Path) -> None:
     with running(tmp_path, "shop") as shop, running(tmp_path, "till") as till:
-        place = f"--state-dir={tmp_path}"
-        code, said = headrace("scale", "2", place)
+        directory = f"--state-dir={tmp_path}"
+        code, said = headrace("scale", "2", directory)
         assert code == 1
         assert "several applications run here: shop (process" in said
         assert "--application" in said
-        assert headrace("scale", "2", place, "--application=till")[0] == 0
+        assert headrace("scale", "2", directory, "--application=till")[0] == 0
     assert (shop.done, till.done) == ([], [2])
 
 

@@ -164,8 +164,8 @@ def silent_scene() -> Scene:
     scene.all_running()
     scene.now_s = 100.0
     for index in range(2):
-        facts = worker_snapshot(id=f"w-{index}", at_s=100.0)
-        scene.process(index).unread += [facts, Status("running", 1, 0, 0, 5, 1, None, 100.0)]
+        snapshot = worker_snapshot(id=f"w-{index}", at_s=100.0)
+        scene.process(index).unread += [snapshot, Status("running", 1, 0, 0, 5, 1, None, 100.0)]
     scene.turn()
     return scene
 
@@ -173,8 +173,8 @@ def silent_scene() -> Scene:
 def go_on(scene: Scene, *heard: int, seconds: int) -> None:
     for _ in range(seconds):
         for index in heard:
-            facts = worker_snapshot(id=f"w-{index}", at_s=scene.now_s + 1)
-            scene.process(index).unread.append(facts)
+            snapshot = worker_snapshot(id=f"w-{index}", at_s=scene.now_s + 1)
+            scene.process(index).unread.append(snapshot)
         scene.turn(after_s=1)
 
 
@@ -564,48 +564,48 @@ def test_brokers_that_go_away_again_are_said_at_once() -> None:
 def test_the_board_has_the_last_that_each_worker_told() -> None:
     scene = Scene(workers=2)
     scene.turn()
-    assert not scene.supervisor.board.is_loaded
+    assert not scene.supervisor.health.is_loaded
     first = scene.started[0][1]
-    facts = worker_snapshot(tasks=3)
+    snapshot = worker_snapshot(tasks=3)
     first.unread = [
         Loaded("shop", 1_000, topology="abc"),
-        facts,
+        snapshot,
         Status("running", 3, 0, 0, 0, 0, None, 1),
     ]
     scene.turn()
-    board = scene.supervisor.board
-    assert board.is_loaded
-    assert (board.facts.application, board.facts.topology) == ("shop", "abc")
-    assert [view.snapshot for view in board.facts.workers] == [facts, None]
-    assert [task.id for task in board.facts.tasks] == ["0_0", "0_1", "0_2"]
-    assert board.turned_s == scene.now_s
+    health = scene.supervisor.health
+    assert health.is_loaded
+    assert (health.snapshot.application, health.snapshot.topology) == ("shop", "abc")
+    assert [view.snapshot for view in health.snapshot.workers] == [snapshot, None]
+    assert [task.id for task in health.snapshot.tasks] == ["0_0", "0_1", "0_2"]
+    assert health.turned_s == scene.now_s
 
 
 def test_the_numbers_of_a_worker_that_crashed_stay_until_the_next_tells_its_own() -> None:
     scene = Scene(workers=1)
     scene.turn()
     process = scene.started[0][1]
-    facts = worker_snapshot(tasks=3)
-    process.unread = [facts]
+    snapshot = worker_snapshot(tasks=3)
+    process.unread = [snapshot]
     process.code = -KILL
     scene.turn()
-    (view,) = scene.supervisor.board.facts.workers
-    assert (view.snapshot, view.pid, view.restarts) == (facts, None, 1)
-    assert scene.supervisor.board.facts.tasks == ()
+    (view,) = scene.supervisor.health.snapshot.workers
+    assert (view.snapshot, view.pid, view.restarts) == (snapshot, None, 1)
+    assert scene.supervisor.health.snapshot.tasks == ()
     scene.now_s += 100
     scene.turn()
-    (view,) = scene.supervisor.board.facts.workers
+    (view,) = scene.supervisor.health.snapshot.workers
     assert view.snapshot is None
-    assert not scene.supervisor.board.is_given_up
+    assert not scene.supervisor.health.has_failed
 
 
-def test_the_board_says_that_a_worker_is_given_up() -> None:
+def test_the_health_has_failed_when_a_worker_is_not_restarted() -> None:
     scene = Scene(workers=1, most=0)
     scene.turn()
     scene.started[0][1].code = 1
     scene.turn()
-    assert scene.supervisor.board.is_given_up
-    assert scene.supervisor.board.why == "worker 0 crashed too often and is given up"
+    assert scene.supervisor.health.has_failed
+    assert scene.supervisor.health.why == "worker 0 crashed too often and is not restarted"
 
 
 @pytest.mark.parametrize(
@@ -615,13 +615,13 @@ def test_the_board_says_that_a_worker_is_given_up() -> None:
         (ExitCode.SHUT_DOWN, "the application was shut down after an error"),
     ],
 )
-def test_the_board_says_what_has_stopped_all_workers(code: ExitCode, why: str) -> None:
+def test_the_health_names_what_has_stopped_all_workers(code: ExitCode, why: str) -> None:
     scene = Scene(workers=2)
     scene.turn()
     scene.started[0][1].code = code
     scene.turn()
-    assert scene.supervisor.board.is_given_up
-    assert scene.supervisor.board.why == why
+    assert scene.supervisor.health.has_failed
+    assert scene.supervisor.health.why == why
 
 
 @pytest.mark.parametrize("code", [0, 3, 5, 14])

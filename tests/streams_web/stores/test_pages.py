@@ -69,12 +69,12 @@ class Scene:
             now=time.time_ns() // 1_000_000,
         )
         self.queries = KafkaStreams(built, settings).queries()
-        board = HealthSnapshot(
-            facts=application_snapshot(), turned_s=1.0, is_loaded=True, is_given_up=False
+        health = HealthSnapshot(
+            snapshot=application_snapshot(), turned_s=1.0, is_loaded=True, has_failed=False
         )
         self.loaded: Any = lambda: self.queries
         self.server = HttpServer(
-            lambda: board, "0", log=EventLog(), queries=lambda: self.loaded(), **options
+            lambda: health, "0", log=EventLog(), queries=lambda: self.loaded(), **options
         )
 
     def send(self, topic: str, *records: tuple[Any, Any], timestamp: int = 7) -> None:
@@ -118,16 +118,16 @@ def test_a_key_has_its_row_and_where_it_is_from(scene: Scene) -> None:
     scene.send("words", ("the", ""), ("the", ""), ("range", ""), ("a/b?ü", ""))
     code, found = scene.get("/api/stores/counts/the")
     assert (code, found["key"], found["value"], found["timestamp"]) == (200, "the", 2, 7)
-    (place,) = found["positions"]
-    assert place["partition"] == found["partition"]
-    assert place["offset"] > 0
-    assert place["age_ms"] < 60_000
+    (position,) = found["positions"]
+    assert position["partition"] == found["partition"]
+    assert position["offset"] > 0
+    assert position["age_ms"] < 60_000
     assert scene.get("/api/stores/counts/" + urllib.parse.quote("a/b?ü"))[1]["value"] == 1
     # What is a question of its own is asked for as a parameter.
     assert scene.get("/api/stores/counts/get?key=range")[1]["value"] == 1
     code, found = scene.get("/api/stores/counts/none")
     assert (code, found["error"]) == (404, "store 'counts' has no row of this key")
-    assert {place["partition"] for place in found["positions"]} == {0, 1}
+    assert {position["partition"] for position in found["positions"]} == {0, 1}
 
 
 def test_many_keys_are_asked_for_at_once(scene: Scene) -> None:
@@ -158,7 +158,7 @@ def test_ranges_come_in_pages(scene: Scene) -> None:
     assert len(found["rows"]) == 10
     found = scene.get("/api/stores/counts/count?exact=true")[1]
     assert (found["count"], found["exact"]) == (20, True)
-    assert [place["partition"] for place in found["positions"]] == [0, 1]
+    assert [position["partition"] for position in found["positions"]] == [0, 1]
     assert scene.get("/api/stores/counts/count")[1]["exact"] is False
 
 
@@ -380,10 +380,10 @@ def test_the_description_has_the_questions(scene: Scene) -> None:
 
 
 def test_stores_are_not_served_unless_that_is_asked_for() -> None:
-    board = HealthSnapshot(
-        facts=application_snapshot(), turned_s=1.0, is_loaded=True, is_given_up=False
+    health = HealthSnapshot(
+        snapshot=application_snapshot(), turned_s=1.0, is_loaded=True, has_failed=False
     )
-    with HttpServer(lambda: board, "0", log=EventLog()) as server:
+    with HttpServer(lambda: health, "0", log=EventLog()) as server:
         with pytest.raises(urllib.error.HTTPError) as refused:
             urllib.request.urlopen(server.url + "/api/stores", timeout=60)
         assert refused.value.code == 404

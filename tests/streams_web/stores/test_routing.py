@@ -77,10 +77,10 @@ def test_a_key_is_answered_by_the_host_that_has_it_whoever_is_asked(shared: Host
         for host in shared.hosts:
             code, found = host.get(f"/counts/{key}")
             assert (code, found["key"], found["value"]) == (200, key, 1)
-            (place,) = found["positions"]
-            assert place["partition"] == found["partition"]
-            assert place["host"] == owners[found["partition"]]
-            seen.add(place["host"])
+            (position,) = found["positions"]
+            assert position["partition"] == found["partition"]
+            assert position["host"] == owners[found["partition"]]
+            seen.add(position["host"])
     assert len(seen) == 3
 
 
@@ -94,7 +94,7 @@ def test_a_key_that_others_put_elsewhere_is_found(three: Hosts) -> None:
         assert [row and row["value"] for row in found] == [1, 1, None]
         code, found = host.get("/counts/none")
         assert code == 404
-        assert {place["partition"] for place in found["positions"]} == {0, 1, 2, 3}
+        assert {position["partition"] for position in found["positions"]} == {0, 1, 2, 3}
 
 
 def test_a_key_that_only_the_application_places_is_looked_for_in_one_partition(
@@ -116,7 +116,7 @@ def test_many_keys_are_joined_in_their_order(shared: Hosts) -> None:
         code, found = host.get("/counts/get", {"keys": asked})
         assert code == 200
         assert [row and row["key"] for row in found["rows"]] == [*reversed(KEYS), None, KEYS[0]]
-        assert [place["partition"] for place in found["positions"]] == [0, 1, 2, 3]
+        assert [position["partition"] for position in found["positions"]] == [0, 1, 2, 3]
     assert shared.hosts[0].get("/windows/get", {"keys": ["k"]})[0] == 400
 
 
@@ -162,11 +162,11 @@ def test_windows_and_counts_are_of_all_hosts(three: Hosts) -> None:
         assert {row["key"]["key"] for row in found["rows"]} == set(KEYS)
         found = host.get("/counts/count?exact=true")[1]
         assert (found["count"], found["exact"]) == (40, True)
-        assert [place["partition"] for place in found["positions"]] == [0, 1, 2, 3]
+        assert [position["partition"] for position in found["positions"]] == [0, 1, 2, 3]
         assert host.get("/counts/count")[1]["exact"] is False
-        places = host.get("/counts")[1]["positions"]
-        assert [place["partition"] for place in places] == [0, 1, 2, 3]
-        assert len({place["host"] for place in places}) == 3
+        positions = host.get("/counts")[1]["positions"]
+        assert [position["partition"] for position in positions] == [0, 1, 2, 3]
+        assert len({position["host"] for position in positions}) == 3
 
 
 def test_a_client_is_sent_to_the_host_that_has_the_key(shared: Hosts) -> None:
@@ -213,14 +213,19 @@ def test_rows_in_the_memory_of_workers_are_found_at_their_hosts(shared: Hosts) -
         code, found = host.get("/held/get", {"keys": [*KEYS, "none"]})
         assert code == 200
         assert [row and row["value"] for row in found["rows"]] == [*map("of {}".format, KEYS), None]
-        assert len({place["host"] for place in found["positions"]}) == 3
+        assert len({position["host"] for position in found["positions"]}) == 3
         assert host.get("/held/k07")[1]["value"] == "of k07"
         found = host.get("/held/range?from=k03&limit=9")[1]
         assert [row["key"] for row in found["rows"]] == KEYS[3:12]
         more = host.get(f"/held/range?from=k03&limit=9&after={found['after']}")[1]
         assert [row["key"] for row in more["rows"]] == KEYS[12:21]
         assert host.get("/held/count?exact=true")[1]["count"] == 40
-        assert [place["partition"] for place in host.get("/held")[1]["positions"]] == [0, 1, 2, 3]
+        assert [position["partition"] for position in host.get("/held")[1]["positions"]] == [
+            0,
+            1,
+            2,
+            3,
+        ]
     assert {host.get("/held/k07?route=none")[0] for host in shared.hosts} == {200, 404}
 
 
@@ -289,7 +294,7 @@ def test_what_a_task_has_left_is_given_to_whoever_says_how_old_it_may_be(three: 
     assert first.get("/counts/range")[0] == 503
     code, found = first.get("/counts/range?max_age=1h")
     assert (code, len(found["rows"])) == (200, 40)
-    (left,) = (place for place in found["positions"] if place["partition"] == 1)
+    (left,) = (position for position in found["positions"] if position["partition"] == 1)
     assert left["host"] != second.endpoint
     assert left["state"] is None
     assert first.get("/counts/range?max_age=0ms")[0] == 503
@@ -299,11 +304,11 @@ def test_what_a_task_has_left_is_given_to_whoever_says_how_old_it_may_be(three: 
 
 def test_ones_own_write_is_waited_for_at_the_host_that_has_it(three: Hosts) -> None:
     first = three.hosts[0]
-    places = first.get("/counts")[1]["positions"]
-    reached = ",".join(f"{place['partition']}:{place['offset']}" for place in places)
+    positions = first.get("/counts")[1]["positions"]
+    reached = ",".join(f"{position['partition']}:{position['offset']}" for position in positions)
     for path in ("/counts/k01", "/counts/range", "/counts/count"):
         assert first.get(f"{path}?min_position={reached}&max_age=1h")[0] == 200
-    behind = ",".join(f"{place['partition']}:{place['offset'] + 1}" for place in places)
+    behind = ",".join(f"{position['partition']}:{position['offset'] + 1}" for position in positions)
     answers: list[int] = []
     late = f"/counts/range?min_position={behind}&wait=30s"
     asking_ = threading.Thread(target=lambda: answers.append(first.get(late)[0]))
@@ -319,7 +324,7 @@ def test_a_host_that_stops_says_so_where_another_one_is_waited_for(
     three: Hosts, more: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = three.hosts[:2]
-    place = next(one for one in first.get("/counts")[1]["positions"] if one["partition"] == 1)
+    position = next(one for one in first.get("/counts")[1]["positions"] if one["partition"] == 1)
     key = next(k for k in KEYS if first.get(f"/counts/{k}")[1]["partition"] == 1)
     waits, wait = threading.Event(), second.queries.wait
 
@@ -329,7 +334,7 @@ def test_a_host_that_stops_says_so_where_another_one_is_waited_for(
 
     monkeypatch.setattr(second.queries, "wait", waited)
     answers: list[Any] = []
-    late = f"/counts/{key}?min_position=1:{place['offset'] + 1}&wait=30s{more}"
+    late = f"/counts/{key}?min_position=1:{position['offset'] + 1}&wait=30s{more}"
     asking_ = threading.Thread(target=lambda: answers.append(first.get(late)))
     asking_.start()
     assert waits.wait(60)
@@ -434,7 +439,7 @@ def test_places_say_no_more_than_all_rows_follow(
     host = three.hosts[0]
 
     def offsets(found: Any) -> dict[int, int]:
-        return {place["partition"]: place["offset"] for place in found["positions"]}
+        return {position["partition"]: position["offset"] for position in found["positions"]}
 
     def and_more(name: str, of: type) -> None:
         before = getattr(of, name)
@@ -522,11 +527,11 @@ def test_pieces_of_a_range_count_for_how_new_its_rows_may_be(
     lock, before = threading.Lock(), asking.FanOut.at
     first = three.hosts[0]
 
-    def places() -> dict[int, int]:
+    def positions() -> dict[int, int]:
         found = first.get("/counts")[1]["positions"]
-        return {place["partition"]: place["offset"] for place in found}
+        return {position["partition"]: position["offset"] for position in found}
 
-    at_first = places()
+    at_first = positions()
     ends = {1: at_first}
 
     def at(*arguments: Any, **more: Any) -> Any:
@@ -540,11 +545,11 @@ def test_pieces_of_a_range_count_for_how_new_its_rows_may_be(
     monkeypatch.setattr(asking.FanOut, "at", at)
     code, found = first.get("/counts/range?limit=7")
     assert (code, len(found["rows"]), len(ends) > 4) == (200, 7, True)
-    shown = {place["partition"]: place for place in found["positions"]}
+    shown = {position["partition"]: position for position in found["positions"]}
     assert [*shown] == [0, 1, 2, 3]
     for row in found["rows"]:
-        place = shown[row["partition"]]
-        assert place["offset"] <= ends[row["value"]][row["partition"]] <= place["max_offset"]
+        position = shown[row["partition"]]
+        assert position["offset"] <= ends[row["value"]][row["partition"]] <= position["max_offset"]
 
 
 def test_keys_that_are_looked_for_again_are_so_at_no_earlier_place(
@@ -554,15 +559,15 @@ def test_keys_that_are_looked_for_again_are_so_at_no_earlier_place(
     asked_again: list[Asked] = []
     before = Asked.not_before
 
-    def then(asked: Asked, places: Any) -> Asked:
-        asked_again.append(before(asked, places))
+    def then(asked: Asked, positions: Any) -> Asked:
+        asked_again.append(before(asked, positions))
         return asked_again[-1]
 
     monkeypatch.setattr(Asked, "not_before", then)
     host = three.hosts[0]
-    places = {p["partition"]: p["offset"] for p in host.get("/counts")[1]["positions"]}
+    positions = {p["partition"]: p["offset"] for p in host.get("/counts")[1]["positions"]}
     code, found = host.get("/counts/get", {"keys": [*KEYS, "none"]})
     assert (code, found["rows"][-1]) == (200, None)
     (again,) = asked_again
-    assert {one.partition: one.offset for one in again.min_positions()} == places
-    assert [str(one) for one in again.forwarded([3], 4).min_positions()] == [f"3:{places[3]}"]
+    assert {one.partition: one.offset for one in again.min_positions()} == positions
+    assert [str(one) for one in again.forwarded([3], 4).min_positions()] == [f"3:{positions[3]}"]

@@ -67,10 +67,10 @@ class Scene:
         self.asked = 0
         self.blocked = threading.Event()
         self.is_blocked = False
-        board = HealthSnapshot(
-            facts=application_snapshot(), turned_s=1.0, is_loaded=True, is_given_up=False
+        health = HealthSnapshot(
+            snapshot=application_snapshot(), turned_s=1.0, is_loaded=True, has_failed=False
         )
-        self.server = HttpServer(lambda: board, "0", log=EventLog(), queries=self._queries)
+        self.server = HttpServer(lambda: health, "0", log=EventLog(), queries=self._queries)
         self.port = self.server.address.port
 
     def _queries(self) -> Any:

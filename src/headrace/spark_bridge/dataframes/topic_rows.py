@@ -117,10 +117,10 @@ def fixed_ranges(
     """Read the current ranges; `to_commits` ends them at the application's committed offsets."""
     reach(config.admin_config())
     admin = GroupAdmin(config.admin_config(), timeout_s=config.task_timeout_ms / 1000)
-    facts = describe_as(admin, [topic]).get(topic)
-    if facts is None:
+    description = describe_as(admin, [topic]).get(topic)
+    if description is None:
         raise ReadError(f"topic {topic} does not exist{nearest(topic, admin.names())}")
-    tps = [TopicPartition(topic, number) for number in range(facts.partitions)]
+    tps = [TopicPartition(topic, number) for number in range(description.partitions)]
     starts, ends = admin.start_offsets(tps), admin.stable_offsets(tps)
     if to_commits:
         committed = admin.committed(config.application_id, decided=True)

@@ -118,34 +118,34 @@ ATTEMPTS_MAX = 3
 _SLOW = "pass handover='partitioned', or increase the brokers' transaction.max.timeout.ms"
 
 
-def driver_fits(facts: RowSummary, target: HandoverTarget) -> bool:
+def driver_fits(summary: RowSummary, target: HandoverTarget) -> bool:
     """Return whether the brokers allow a transaction as long as these rows may take."""
-    return expected_ms(facts.rows, facts.size) <= target.transaction_timeout_ms()
+    return expected_ms(summary.rows, summary.size) <= target.transaction_timeout_ms()
 
 
-def hand_over_by_driver(results: Results, request: Request, facts: RowSummary) -> HandOverReport:
+def hand_over_by_driver(results: Results, request: Request, summary: RowSummary) -> HandOverReport:
     """Write everything in a single transaction; after an error, nothing is visible."""
     begun = time.monotonic()
     timeout_ms = request.target.transaction_timeout_ms()
-    if not driver_fits(facts, request.target):
+    if not driver_fits(summary, request.target):
         raise CannotBackfillError(
-            f"the transaction would take longer than the brokers allow ({facts.rows} rows, "
-            f"{facts.size} bytes, {expected_ms(facts.rows, facts.size)} ms, limit {timeout_ms} "
-            f"ms). To hand over, {_SLOW}"
+            f"the transaction would take longer than the brokers allow ({summary.rows} rows, "
+            f"{summary.size} bytes, {expected_ms(summary.rows, summary.size)} ms, limit "
+            f"{timeout_ms} ms). To hand over, {_SLOW}"
         )
-    prepare_topics_for(request, facts)
+    prepare_topics_for(request, summary)
     fix = f"; if the transaction took more than {timeout_ms} ms, {_SLOW}"
     with _coordinated(request, results.plan, timeout_ms, fix) as coordinator:
         coordinator.open(results.plan, request.options("driver"))
-        counts = _OneTransaction(coordinator, request, results, facts.largest).repeat()
+        counts = _OneTransaction(coordinator, request, results, summary.largest).repeat()
     return HandOverReport("driver", counts, seconds=time.monotonic() - begun)
 
 
-def prepare_topics_for(request: Request, facts: RowSummary) -> None:
+def prepare_topics_for(request: Request, summary: RowSummary) -> None:
     """Check that sinks keep the rows, and suspend the retention of changelogs that would not."""
     if request.with_sinks:
-        request.target.refuse_short_sinks(facts.oldest("sink"))
-    request.target.protect_windows(facts.oldest("changelog"))
+        request.target.refuse_short_sinks(summary.oldest("sink"))
+    request.target.protect_windows(summary.oldest("changelog"))
 
 
 def live_offsets(
@@ -256,12 +256,14 @@ class _OneTransaction:
 # finds the written units, and writes the rest.
 
 
-def hand_over_partitioned(results: Results, request: Request, facts: RowSummary) -> HandOverReport:
+def hand_over_partitioned(
+    results: Results, request: Request, summary: RowSummary
+) -> HandOverReport:
     """Write each unit in its own transaction, then commit the offsets.
 
     The results must include all units that are not written yet.
     """
-    prepare_topics_for(request, facts)
+    prepare_topics_for(request, summary)
     return _partitioned(results.plan, request, results)
 
 
@@ -423,18 +425,18 @@ def finish(plan: BackfillPlan, request: Request) -> HandOverReport | None:
 def hand_over(results: Results, request: Request, handover: Handover = "auto") -> HandOverReport:
     """Hand over the results; "auto" chooses by size, or as an earlier attempt did."""
     with explained_results():
-        facts = RowSummary.of(results)
+        summary = RowSummary.of(results)
         heap = results.heap_bytes
     if handover == "auto":
-        handover = chosen(results.plan, request.target, facts, reset=request.reset, heap=heap)
+        handover = chosen(results.plan, request.target, summary, reset=request.reset, heap=heap)
     write = hand_over_by_driver if handover == "driver" else hand_over_partitioned
-    return write(results, request, facts)
+    return write(results, request, summary)
 
 
 def chosen(
     plan: BackfillPlan,
     target: HandoverTarget,
-    facts: RowSummary,
+    summary: RowSummary,
     *,
     reset: bool,
     heap: int = HEAP_BYTES,
@@ -443,7 +445,7 @@ def chosen(
     opened = target.notes().open_head
     if opened is not None and opened[1].id == plan.id and is_in_parts(opened[1]):
         return "partitioned"
-    rows = facts.rows + (target.old_rows(plan) if reset else 0)
+    rows = summary.rows + (target.old_rows(plan) if reset else 0)
     size_max = min(DRIVER_BYTES_MAX, heap // DRIVER_PART_OF_HEAP)
-    fits = rows <= DRIVER_ROWS_MAX and facts.size <= size_max
-    return "driver" if fits and driver_fits(facts, target) else "partitioned"
+    fits = rows <= DRIVER_ROWS_MAX and summary.size <= size_max
+    return "driver" if fits and driver_fits(summary, target) else "partitioned"

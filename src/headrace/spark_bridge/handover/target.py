@@ -81,7 +81,7 @@ class HandoverTarget:
     # -- topics ------------------------------------------------------------------------------
 
     def topics(self) -> dict[str, TopicDescription]:
-        """Return the facts of existing topics that the application reads or restores from."""
+        """Describe the existing topics that the application reads or restores from."""
         plans = self.application.plans.values()
         sinks = {sink for plan in plans for sink in plan.sinks}
         names = topic_names([plan.topics for plan in plans])
@@ -90,7 +90,7 @@ class HandoverTarget:
     def notes(self) -> HandoverNotes:
         plans = self.application.plans.values()
         sources = [t for plan in plans for t in plan.topics.sources]
-        partitions = {name: facts.partitions for name, facts in self.topics().items()}
+        partitions = {name: found.partitions for name, found in self.topics().items()}
         internal = [name for name in partitions if name not in sources]
         tps = note_partitions(sources, internal, partitions)
         return HandoverNotes.of(self.groups.committed_at(backfill_group(self.group), tps), tps)
@@ -171,8 +171,8 @@ class HandoverTarget:
 
     def refuse_short_sinks(self, oldest_ms: Mapping[str, int]) -> None:
         """Raise if the retention of a sink would delete records of the backfill."""
-        facts = describe_as(self.admin, oldest_ms, written=set(oldest_ms))
-        missing = sorted(oldest_ms.keys() - facts.keys())
+        descriptions = describe_as(self.admin, oldest_ms, written=set(oldest_ms))
+        missing = sorted(oldest_ms.keys() - descriptions.keys())
         if missing:
             raise CannotBackfillError(
                 f"sink topics do not exist ({', '.join(missing)}). Create them with a retention "
@@ -180,7 +180,7 @@ class HandoverTarget:
             )
         problems = []
         for name, at_ms in oldest_ms.items():
-            policy, kept_ms = facts[name].cleanup_policy, facts[name].retention_ms
+            policy, kept_ms = descriptions[name].cleanup_policy, descriptions[name].retention_ms
             if policy is None or "delete" not in policy or kept_ms is None or kept_ms < 0:
                 continue
             age_ms = self.now_ms() - at_ms
@@ -201,9 +201,9 @@ class HandoverTarget:
         The live application restores the retention (see `headrace.streams.worker.retention`).
         """
         windows = window_topics(list(self.application.plans.values()))
-        facts = describe_as(self.admin, [name for name in oldest_ms if name in windows])
-        for name in facts:
-            topic, kept_ms = windows[name], facts[name].retention_ms
+        descriptions = describe_as(self.admin, [name for name in oldest_ms if name in windows])
+        for name in descriptions:
+            topic, kept_ms = windows[name], descriptions[name].retention_ms
             newest_lost_ms = self.now_ms() - topic.kept_ms - topic.slack_ms
             if kept_ms == int(FOR_EVER) or oldest_ms[name] >= newest_lost_ms:
                 continue
@@ -245,8 +245,8 @@ class HandoverTarget:
         plans = list(self.application.plans.values())
         written = {t for plan in plans for t in (*plan.sinks, *plan.changelogs.values())}
         limits = [
-            facts.max_message_bytes
-            for facts in describe_as(self.admin, written, written=set(written)).values()
+            topic.max_message_bytes
+            for topic in describe_as(self.admin, written, written=set(written)).values()
         ]
         known = [limit for limit in limits if limit is not None]
         settings = self.config.producer_config(

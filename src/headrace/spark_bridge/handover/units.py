@@ -81,7 +81,7 @@ class RowSummary:
 
     @classmethod
     def of(cls, results: Results) -> RowSummary:
-        """Compute the facts in Spark, which runs the stages that have not run."""
+        """Compute the summary in Spark, which runs the stages that have not run."""
         from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
         wanted = [

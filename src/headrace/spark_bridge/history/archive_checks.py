@@ -80,7 +80,7 @@ class ArchiveSummary:
     parts: Mapping[int, ArchiveStatistics]
 
     def of(self, tp: TopicPartition) -> ArchiveStatistics | None:
-        """Return the facts of a partition, or of the archive if it has no partitions."""
+        """Return the statistics of a partition, or of the archive if it has no partitions."""
         return self.parts.get(tp.partition, self.parts.get(EVERYWHERE))
 
     def is_beyond(self, ends: Mapping[TopicPartition, int]) -> bool:
@@ -94,7 +94,7 @@ class ArchiveSummary:
         return {TopicPartition(self.topic, p): part.archived_rows for p, part in self.parts.items()}
 
 
-def facts_of(
+def summary_of(
     topic: str,
     parts: Sequence[ArchiveStatistics],
     partitions: int,
@@ -127,22 +127,22 @@ def facts_of(
     return ArchiveSummary(topic, has_offsets, found)
 
 
-def refuse_implausible_times(facts: ArchiveSummary) -> None:
-    parts = [p for p in facts.parts.values() if p.earliest is not None and p.latest is not None]
+def refuse_implausible_times(summary: ArchiveSummary) -> None:
+    parts = [p for p in summary.parts.values() if p.earliest is not None and p.latest is not None]
     if not parts:
         return
     low = min(part.earliest for part in parts if part.earliest is not None)
     high = max(part.latest for part in parts if part.latest is not None)
     if low < 0:
         raise CannotBackfillError(
-            f"the archive has timestamps before 1970 ({facts.topic}, {low}), such as -1 for a "
+            f"the archive has timestamps before 1970 ({summary.topic}, {low}), such as -1 for a "
             "record without a time. Correct them, or filter them out with where('timestamp >= 0')"
         )
     if low >= EARLIEST_MS and high < LATEST_MS:
         return
     raise CannotBackfillError(
         f"the archive has timestamps from {low} to {high}, which as milliseconds since 1970 is "
-        f"{_date(low)} to {_date(high)} ({facts.topic}); {_likely_fix(low, high)}. Pass "
+        f"{_date(low)} to {_date(high)} ({summary.topic}); {_likely_fix(low, high)}. Pass "
         "times='trust' (--times trust) if they are correct"
     )
 
@@ -164,12 +164,12 @@ def _date(ms: int) -> str:
         return "after the year 9999"
 
 
-def refuse_other_archive(plan: BackfillPlan, facts: ArchiveSummary) -> None:
-    """Raise if `facts`, of the archive before the plan's starts, differ from the plan."""
+def refuse_other_archive(plan: BackfillPlan, summary: ArchiveSummary) -> None:
+    """Raise if `summary`, of the archive before the plan's starts, differs from the plan."""
     if plan.archived_rows is None:
         return
-    planned = {p: rows for p, rows in plan.archived_rows.items() if p.topic == facts.topic}
-    now = facts.archived_rows
+    planned = {p: rows for p, rows in plan.archived_rows.items() if p.topic == summary.topic}
+    now = summary.archived_rows
     for tp in sorted(planned.keys() | now.keys()):
         was, is_now = planned.get(tp), now.get(tp)
         if was != is_now:
@@ -209,7 +209,7 @@ def check_cutover(cutover: object, tps: Sequence[TopicPartition]) -> None:
 
 
 def cuts_of(
-    facts: ArchiveSummary,
+    summary: ArchiveSummary,
     partitions: int,
     admin: GroupAdminClient | InputEnds,
     read: ReadRange,
@@ -221,12 +221,12 @@ def cuts_of(
         HistoryGapError: the cut-over is unknown, or records would be lost.
         CannotBackfillError: records would be read twice.
     """
-    tps = [TopicPartition(facts.topic, p) for p in range(partitions)]
+    tps = [TopicPartition(summary.topic, p) for p in range(partitions)]
     topic = _ArchiveTopic(admin, read, admin.start_offsets(tps), admin.stable_offsets(tps))
     if cutover is None:
-        cuts = _own_ends(facts, tps)
+        cuts = _own_ends(summary, tps)
     elif isinstance(cutover, datetime):
-        cuts = _at_time(facts, topic, int(cutover.timestamp() * 1000))
+        cuts = _at_time(summary, topic, int(cutover.timestamp() * 1000))
     else:
         given = {TopicPartition(t, p): int(at) for (t, p), at in cutover.items()}
         missing = [tp for tp in tps if tp not in given]
@@ -237,9 +237,9 @@ def cuts_of(
             )
         cuts = {tp: given[tp] for tp in tps}
     # Partitions without any archived record are reported first.
-    for tp in sorted(tps, key=lambda tp: facts.of(tp) is not None):
-        part = facts.of(tp)
-        if facts.has_offsets:
+    for tp in sorted(tps, key=lambda tp: summary.of(tp) is not None):
+        part = summary.of(tp)
+        if summary.has_offsets:
             _check_offsets(topic, tp, part, cuts[tp])
         else:
             _check_times(topic, tp, part, cuts[tp])
@@ -262,14 +262,14 @@ class _ArchiveTopic:
                 yield from batch
 
 
-def _own_ends(facts: ArchiveSummary, tps: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-    if not facts.has_offsets:
+def _own_ends(summary: ArchiveSummary, tps: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+    if not summary.has_offsets:
         raise HistoryGapError(
             f"the archive has no offsets, so the next record of the topic is unknown "
-            f"({facts.topic}). Give cutover= as offsets or as a time, or an archive with the "
+            f"({summary.topic}). Give cutover= as offsets or as a time, or an archive with the "
             "columns partition and offset"
         )
-    return {tp: _end(facts.of(tp)) for tp in tps}
+    return {tp: _end(summary.of(tp)) for tp in tps}
 
 
 def _end(part: ArchiveStatistics | None) -> int:
@@ -277,7 +277,7 @@ def _end(part: ArchiveStatistics | None) -> int:
 
 
 def _at_time(
-    facts: ArchiveSummary, topic: _ArchiveTopic, time_ms: int
+    summary: ArchiveSummary, topic: _ArchiveTopic, time_ms: int
 ) -> dict[TopicPartition, int]:
     """Return the first offset of each partition whose record is not older than a time."""
     found = topic.admin.offsets_at(list(topic.starts), time_ms)
@@ -287,7 +287,7 @@ def _at_time(
     for tp, at in found.items():
         cut = topic.stable[tp] if at is None else min(at, topic.stable[tp])
         cuts[tp] = cut
-        if facts.has_offsets:
+        if summary.has_offsets:
             continue
         first, start = oldest[tp], topic.starts[tp]
         if start > 0 and (first is None or first >= cut):
@@ -296,12 +296,12 @@ def _at_time(
                 f"deleted, too ({tp}, from offset {start}, cut-over {time_ms} ms). Give cutover= "
                 "as offsets, or an archive with partition and offset"
             )
-    for part in () if facts.has_offsets else facts.parts.values():
+    for part in () if summary.has_offsets else summary.parts.values():
         if part.latest is not None and part.latest >= time_ms:
             raise CannotBackfillError(
                 f"the archive has records after the cut-over, which would count twice "
-                f"({facts.topic}, up to {part.latest} ms, cut-over {time_ms} ms). Remove them from "
-                "the archive, or give a later time"
+                f"({summary.topic}, up to {part.latest} ms, cut-over {time_ms} ms). Remove them "
+                "from the archive, or give a later time"
             )
     return cuts
 

@@ -33,9 +33,9 @@ from headrace.spark_bridge.history.archive_checks import (
     Times,
     check_cutover,
     cuts_of,
-    facts_of,
     refuse_implausible_times,
     refuse_other_archive,
+    summary_of,
 )
 from headrace.spark_bridge.history.planning import InputEnds, Until
 from headrace.spark_bridge.plan.job import Archived, CompiledApplication, StageJob
@@ -204,7 +204,7 @@ def statistics_of(
         F.min("timestamp").alias("earliest"),
         F.max("timestamp").alias("latest"),
     )
-    return facts_of(
+    return summary_of(
         archive.topic,
         [ArchiveStatistics(**row.asDict()) for row in rows.collect()],
         archive.partitions,
@@ -367,12 +367,12 @@ class ArchiveSet:
     """Archives of a backfill.
 
     Args:
-        facts: statistics of each archive, in the same order.
+        summaries: statistics of each archive, in the same order.
         cuts: first offset to read from Kafka after the archives.
     """
 
     archives: Sequence[Archive] = ()
-    facts: Sequence[ArchiveSummary] = ()
+    summaries: Sequence[ArchiveSummary] = ()
     cuts: Mapping[TopicPartition, int] = field(default_factory=dict)
 
     @classmethod
@@ -394,7 +394,7 @@ class ArchiveSet:
         cls._refuse_topics(source, application)
         cls._refuse_others(source, plan)
         described = describe_as(admin, source)
-        partitions = {name: facts.partitions for name, facts in described.items()}
+        partitions = {name: found.partitions for name, found in described.items()}
         missing = sorted(source.keys() - partitions.keys())
         if missing:
             raise CannotBackfillError(
@@ -404,21 +404,21 @@ class ArchiveSet:
         check_cutover(cutover, tps)
         archives = [open_archive(t, frame, partitions[t]) for t, frame in source.items()]
         starts = None if plan is None else plan.starts
-        found = [_facts(archive, starts) for archive in archives]
+        found = [_summary(archive, starts) for archive in archives]
         cuts: dict[TopicPartition, int] = {}
-        for facts in found:
+        for summary in found:
             if times == "check":
-                refuse_implausible_times(facts)
+                refuse_implausible_times(summary)
             if plan is not None:
-                refuse_other_archive(plan, facts)
-                cuts.update({p: at for p, at in plan.starts.items() if p.topic == facts.topic})
+                refuse_other_archive(plan, summary)
+                cuts.update({p: at for p, at in plan.starts.items() if p.topic == summary.topic})
             else:
                 mine = cutover
                 if isinstance(cutover, Mapping):
-                    mine = {p: at for p, at in cutover.items() if p[0] == facts.topic} or None
+                    mine = {p: at for p, at in cutover.items() if p[0] == summary.topic} or None
                 read = _reader(application)
                 ends = InputEnds(admin, committed=application.config.reads_committed)
-                cuts.update(cuts_of(facts, partitions[facts.topic], ends, read, mine))
+                cuts.update(cuts_of(summary, partitions[summary.topic], ends, read, mine))
         return cls(archives, found, cuts)
 
     @staticmethod
@@ -458,12 +458,12 @@ class ArchiveSet:
         )
 
     def ended(self, plan: BackfillPlan, until: Until) -> BackfillPlan:
-        """Check that archives can end at the plan's ends, and return the plan with their facts.
+        """Check that archives can end at the plan's ends; return the plan with their row counts.
 
         An archive is scanned again only if the plan cuts it.
         """
         rows = {}
-        for archive, whole in zip(self.archives, self.facts, strict=True):
+        for archive, of_all in zip(self.archives, self.summaries, strict=True):
             tps = [TopicPartition(archive.topic, p) for p in range(archive.partitions)]
             short = [tp for tp in tps if plan.starts[tp] < self.cuts[tp]]
             if short and not archive.has_offsets:
@@ -472,31 +472,31 @@ class ArchiveSet:
                     f"offsets to cut it at ({short[0]}, offset {plan.ends[short[0]]}). Remove the "
                     "records after the end from the archive, and give the end as cutover="
                 )
-            is_cut = whole.is_beyond(plan.starts)
-            facts = _facts(archive, plan.starts) if is_cut else whole
+            is_cut = of_all.is_beyond(plan.starts)
+            summary = _summary(archive, plan.starts) if is_cut else of_all
             if isinstance(until, datetime):
-                _refuse_left_out(facts, int(until.timestamp() * 1000))
-            rows.update(facts.archived_rows)
+                _refuse_left_out(summary, int(until.timestamp() * 1000))
+            rows.update(summary.archived_rows)
         return replace(plan, archived_rows=rows) if self.archives else plan
 
     def numbered(
         self, job: StageJob, plan: BackfillPlan
     ) -> tuple[list[Any], dict[TopicPartition, Archived]]:
-        """Return the records before the plan's ends as packs, and facts of each partition."""
+        """Return the records before the plan's ends as packs, and their range by partition."""
         frames: list[Any] = []
         known: dict[TopicPartition, Archived] = {}
         for archive in self.archives:
             try:
-                frame, facts = numbered(archive, plan.starts, job)
+                frame, archived = numbered(archive, plan.starts, job)
             except Exception as error:
                 with and_then(*[frame.unpersist for frame in frames], quietly=True):
                     raise _unreadable(archive.topic, error) from error
             frames.append(frame)
-            known.update(facts)
+            known.update(archived)
         return frames, known
 
 
-def _facts(archive: Archive, ends: Mapping[TopicPartition, int] | None) -> ArchiveSummary:
+def _summary(archive: Archive, ends: Mapping[TopicPartition, int] | None) -> ArchiveSummary:
     try:
         return statistics_of(archive, ends)
     except CannotBackfillError:
@@ -517,12 +517,12 @@ def _reader(application: CompiledApplication) -> ReadRange:
     )
 
 
-def _refuse_left_out(facts: ArchiveSummary, until_ms: int) -> None:
-    for partition, part in facts.parts.items():
+def _refuse_left_out(summary: ArchiveSummary, until_ms: int) -> None:
+    for partition, part in summary.parts.items():
         if part.latest is not None and part.latest >= until_ms:
-            tp = TopicPartition(facts.topic, partition)
+            tp = TopicPartition(summary.topic, partition)
             raise CannotBackfillError(
                 f"the archive has records after until=, which the live application cannot read "
-                f"from Kafka ({facts.topic if partition == EVERYWHERE else tp}, at {part.latest} "
+                f"from Kafka ({summary.topic if partition == EVERYWHERE else tp}, at {part.latest} "
                 "ms). Give a later time, or offsets"
             )

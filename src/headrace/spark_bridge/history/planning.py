@@ -103,7 +103,7 @@ def _topics(
     if config.handlers.dead_letter_topic is not None:
         sinks.add(config.handlers.dead_letter_topic)
     found_sinks = describe_as(admin, sinks, written=set(sinks))
-    counts.update({name: facts.partitions for name, facts in found_sinks.items()})
+    counts.update({name: found.partitions for name, found in found_sinks.items()})
     missing = sorted(sinks - found_sinks.keys())
     if missing:
         raise CannotBackfillError(
@@ -111,24 +111,26 @@ def _topics(
             "keeps the history's records"
         )
     if create:
-        facts = prepare_topics(
+        descriptions = prepare_topics(
             admin,
             needed,
             replication_factor=config.replication_factor,
             topic_configs=config.topic_configs,
             timeout_s=config.task_timeout_ms / 1000,
         )
-        counts.update({name: fact.partitions for name, fact in facts.items()})
-        return counts, _ids_without(sinks, facts)
+        counts.update({name: found.partitions for name, found in descriptions.items()})
+        return counts, _ids_without(sinks, descriptions)
     existing = describe_as(admin, topic_names(needed), written=sinks)
     planned = plan_internal_topics(needed, existing, topic_configs=config.topic_configs)
-    counts.update({name: fact.partitions for name, fact in existing.items()})
+    counts.update({name: found.partitions for name, found in existing.items()})
     counts.update({topic.name: topic.partitions for topic in planned.internal})
     return counts, _ids_without(sinks, existing)
 
 
-def _ids_without(sinks: AbstractSet[str], facts: Mapping[str, TopicDescription]) -> dict[str, str]:
-    return {name: fact.topic_id for name, fact in facts.items() if name not in sinks}
+def _ids_without(
+    sinks: AbstractSet[str], descriptions: Mapping[str, TopicDescription]
+) -> dict[str, str]:
+    return {name: found.topic_id for name, found in descriptions.items() if name not in sinks}
 
 
 def ranges(
@@ -259,13 +261,13 @@ def refuse_other_topology(application: CompiledApplication, plan: BackfillPlan) 
         )
 
 
-def refuse_other_topics(plan: BackfillPlan, facts: Mapping[str, TopicDescription]) -> None:
-    """Raise if a topic of a plan was deleted or created again; `facts` are of existing topics."""
+def refuse_other_topics(plan: BackfillPlan, descriptions: Mapping[str, TopicDescription]) -> None:
+    """Raise if a topic of a plan was deleted or created again."""
     problems = []
     for name, topic_id in plan.topic_ids.items():
-        if name not in facts:
+        if name not in descriptions:
             problems.append(f"{name} does not exist")
-        elif facts[name].topic_id != topic_id:
+        elif descriptions[name].topic_id != topic_id:
             problems.append(f"{name} was deleted and created again")
     if problems:
         raise CannotBackfillError(

@@ -110,7 +110,7 @@ def with_partials(topology: Topology, topics: Collection[str]) -> Topology:
 
 @dataclass(frozen=True, slots=True)
 class Archived:
-    """Facts of the part of an input partition that comes from an archive.
+    """Part of an input partition that comes from an archive.
 
     Args:
         first: the lowest offset, or the first number of records without offsets.

@@ -32,20 +32,20 @@ class Undecided:
     """Partitions and offsets that open transactions hold back.
 
     Args:
-        places: partitions, with the last stable offset and the end offset.
+        partitions: partitions, with the last stable offset and the end offset.
         offsets: partitions with a pending offset of the group.
     """
 
-    places: Mapping[TopicPartition, tuple[int, int]]
+    partitions: Mapping[TopicPartition, tuple[int, int]]
     offsets: Sequence[TopicPartition]
 
     @property
     def is_nothing(self) -> bool:
-        return not self.places and not self.offsets
+        return not self.partitions and not self.offsets
 
     def is_less_than(self, before: Undecided) -> bool:
         """Return whether a partition or offset that was held back before is free now."""
-        is_same = self.places.keys() >= before.places.keys()
+        is_same = self.partitions.keys() >= before.partitions.keys()
         return not is_same or not set(self.offsets) >= set(before.offsets)
 
 
@@ -60,8 +60,8 @@ def find_undecided(
     # Ends first: a stable offset that moves meanwhile cannot make a finished transaction look open.
     ends, stable = cluster.end_offsets(tps), cluster.stable_offsets(tps)
     open_ones = {p: (stable[p], ends[p]) for p in sorted(tps) if stable[p] < ends[p]}
-    read_places = [tp for tp in known if tp.topic in read]
-    return Undecided(open_ones, sorted(cluster.undecided_offsets(group, read_places)))
+    read_tps = [tp for tp in known if tp.topic in read]
+    return Undecided(open_ones, sorted(cluster.undecided_offsets(group, read_tps)))
 
 
 def end_transactions(
@@ -87,7 +87,7 @@ def end_transactions(
         producer = new_transactional_producer(settings, BrokerState())
         producer.init_transactions(timeout_s)
         producer.begin_transaction()
-        for topic, partition in undecided.places:
+        for topic, partition in undecided.partitions:
             producer.produce(topic, None, KEY, partition, on_delivery=reported)
         if offsets:
             group = consumer.consumer_group_metadata()

@@ -225,10 +225,10 @@ class LocalChangelogs:
 
     def _look(self, held: Mapping[TaskId, TaskDirectory]) -> ChangelogPlan:
         topics = [plan.topics for plan in self._plans]
-        facts = self._cluster.describe(topic_names(topics))
+        described = self._cluster.describe(topic_names(topics))
         planned = plan_internal_topics(
             topics,
-            facts,
+            described,
             replication_factor=self._config.replication_factor,
             topic_configs=self._config.topic_configs,
         )
@@ -237,14 +237,15 @@ class LocalChangelogs:
             raise ResetRefusedError(
                 f"a reset of {self._group} was started and not finished: run headrace reset again"
             )
-        counts = {name: found.partitions for name, found in facts.items()}
+        counts = {name: found.partitions for name, found in described.items()}
         counts |= {topic.name: topic.partitions for topic in planned.internal}
         tasks = [
             found
             for plan in self._plans
             if plan.changelogs
             for partition in range(counts[plan.subscribed_topic(counts)])
-            if (found := self._task(plan, partition, counts, facts, committed, held)) is not None
+            if (found := self._task(plan, partition, counts, described, committed, held))
+            is not None
         ]
         return ChangelogPlan(
             group=self._group,
@@ -259,7 +260,7 @@ class LocalChangelogs:
         plan: SubPlan,
         partition: int,
         counts: Mapping[str, int],
-        facts: Mapping[str, TopicDescription],
+        described: Mapping[str, TopicDescription],
         committed: Offsets,
         held: Mapping[TaskId, TaskDirectory],
     ) -> TaskRows | None:
@@ -270,7 +271,7 @@ class LocalChangelogs:
         if not any(c.metadata for c in offsets.values()):
             return None  # it has read nothing, so it has no rows
         is_marked = any(c.metadata.startswith(CHANGELOG_MARK) for c in offsets.values())
-        ids = {topic: facts[topic].topic_id for topic in plan.changelogs.values() if topic in facts}
+        ids = {t: described[t].topic_id for t in plan.changelogs.values() if t in described}
         numbers = committed_numbers(c.metadata for c in offsets.values())
         others = {topic for values in numbers for topic in lost_changelogs(values, ids)}
         # Local rows from another topic than a known changelog are outdated, not lost.
@@ -314,16 +315,16 @@ class LocalChangelogs:
             refuse_members(self._group, plan.members)
             self._commit_marks(plan)
             self._probe("changelogs_marked")
-            facts = self._create(plan)
+            described = self._create(plan)
             self._probe("changelogs_created")
             producer = self._make_producer()
             try:
                 for task in plan.here:
-                    self._write(task, held[task.id], facts, producer)
+                    self._write(task, held[task.id], described, producer)
                     self._probe("changelog_written")
             finally:
                 producer.close()
-            ids = {name: found.topic_id for name, found in facts.items()}
+            ids = {name: found.topic_id for name, found in described.items()}
             self._cluster.set_offsets(self._group, plan.finals(ids))
 
     def _commit_marks(self, plan: ChangelogPlan) -> None:
@@ -341,18 +342,18 @@ class LocalChangelogs:
         names = [topic for sub in self._plans for topic in sub.changelogs.values()]
         self._cluster.create(plan.create)
         timeout_s = self._config.task_timeout_ms / 1000
-        facts = await_topics(self._cluster, names, timeout_s=timeout_s)
+        described = await_topics(self._cluster, names, timeout_s=timeout_s)
         for topic in plan.create:
             if "delete" in topic.config["cleanup.policy"]:
                 # Rows of old windows have old timestamps; a running worker restores the retention.
                 self._cluster.alter_config(topic.name, {"retention.ms": "-1"})
-        return facts
+        return described
 
     def _write(
         self,
         task: TaskRows,
         directory: TaskDirectory,
-        facts: Mapping[str, TopicDescription],
+        described: Mapping[str, TopicDescription],
         producer: Producer,
     ) -> None:
         plan = next(plan for plan in self._plans if plan.id == task.id.sub_topology)
@@ -370,7 +371,9 @@ class LocalChangelogs:
             producer.flush()
             ends = self._cluster.end_offsets(tps.values())
             positions = {
-                store: Position(facts[tp.topic].topic_id, ends[tp], task.commit_id, self._now_ms())
+                store: Position(
+                    described[tp.topic].topic_id, ends[tp], task.commit_id, self._now_ms()
+                )
                 for store, tp in tps.items()
             }
             state.write({}, positions)

@@ -62,7 +62,7 @@ class Input:
     """
 
     task: TaskId
-    place: TopicPartition
+    tp: TopicPartition
     topic_id: str
     committed: CommittedOffset | None
     begin: int
@@ -82,9 +82,7 @@ class Input:
         """Whether the offset belongs to a deleted topic of the same name."""
         if self.committed is None or self.is_marked:
             return False
-        before = committed_id(
-            self.place.topic, OffsetMetadata.decode(self.committed.metadata).values
-        )
+        before = committed_id(self.tp.topic, OffsetMetadata.decode(self.committed.metadata).values)
         return before is not None and not same_topic(before, self.topic_id)
 
     @property
@@ -104,7 +102,7 @@ class Input:
         text = "" if self.committed is None else self.committed.metadata
         if (OffsetMetadata.parse(text) or OffsetMetadata()) == OffsetMetadata():
             return CommittedOffset(offset)
-        return CommittedOffset(offset, with_topic_id(text, self.place.topic, self.topic_id))
+        return CommittedOffset(offset, with_topic_id(text, self.tp.topic, self.topic_id))
 
     @property
     def note(self) -> str:
@@ -201,7 +199,7 @@ class OffsetChange:
         input_ = self.input
         before = "none" if input_.committed is None else str(input_.committed.offset)
         note = f" ({input_.note})" if input_.note else ""
-        says = [f"{input_.place}  {before}{note} -> {self.target}"]
+        says = [f"{input_.tp}  {before}{note} -> {self.target}"]
         if self.again and input_.outside:
             says.append(
                 f"{_span(*self.again)} NOT written again, because the sink of {input_.outside} has "
@@ -258,12 +256,12 @@ class MovePlan:
 
     @property
     def offsets(self) -> Offsets:
-        return {move.input.place: move.input.at(move.target) for move in self.moves}
+        return {move.input.tp: move.input.at(move.target) for move in self.moves}
 
     @property
     def left_without(self) -> list[TopicPartition]:
         """Inputs of stateful tasks that still lack an offset, so that a start is refused."""
-        moved = {move.input.place for move in self.moves}
+        moved = {move.input.tp for move in self.moves}
         others = {tp: one for tp, one in self.found.inputs.items() if tp not in moved}
         lacking = (p for p, one in others.items() if one.processed_to is None)
         return sorted(p for p in lacking if others[p].counted and others[p].has_begun)
@@ -273,14 +271,14 @@ class MovePlan:
         return self._found() == later._found()
 
     def _found(self) -> tuple[object, ...]:
-        inputs = tuple((m.input.place, m.input.topic_id, m.input.committed) for m in self.moves)
+        inputs = tuple((m.input.tp, m.input.topic_id, m.input.committed) for m in self.moves)
         return self.found.members, self.found.backfill, inputs
 
     def refuse_unasked(self, *, again: bool, left_out: bool) -> None:
         """Raise if exactly-once would count records twice or skip them without consent."""
         if not self.found.exactly_once:
             return
-        repeated = [str(m.input.place) for m in self.moves if m.again or m.may_repeat]
+        repeated = [str(m.input.tp) for m in self.moves if m.again or m.may_repeat]
         if repeated and not again:
             raise ResetRefusedError(
                 f"records of {', '.join(repeated)} would or might be processed a second time, and "
@@ -288,7 +286,7 @@ class MovePlan:
                 "state does not include them yet, add --process-again; to start with empty state, "
                 "run headrace reset"
             )
-        passed = [str(move.input.place) for move in self.moves if move.left_out]
+        passed = [str(move.input.tp) for move in self.moves if move.left_out]
         if passed and not left_out:
             raise ResetRefusedError(
                 f"records of {', '.join(passed)} would never be processed. Nothing was set. If "
@@ -311,11 +309,11 @@ def listing(found: GroupOffsets) -> Iterator[str]:
     members = len(found.members)
     yield f"Group {found.group}, {members or 'no'} member{'' if members == 1 else 's'}"
     rows = [("task", "partition", "committed", "begin", "end", "left", "")]
-    for input_ in sorted(found.inputs.values(), key=lambda i: (i.task, i.place)):
+    for input_ in sorted(found.inputs.values(), key=lambda i: (i.task, i.tp)):
         committed = "none" if input_.committed is None else str(input_.committed.offset)
         to = input_.processed_to
         left = "?" if to is None else str(input_.end - max(to, input_.begin))
-        tp = str(input_.place)
+        tp = str(input_.tp)
         rows.append(
             (str(input_.task), tp, committed, str(input_.begin), str(input_.end), left, input_.note)
         )
@@ -391,16 +389,16 @@ class InputOffsets:
         committed = self._cluster.committed(self._group, decided=not members)
         names = [name for plan in self.plans for name in plan.topics.all_sources]
         own_topics = [name for plan in self.plans for name in _own_topics(plan)]
-        facts = describe_as(self._cluster, dict.fromkeys([*names, *own_topics]))
-        tps = partitions_of(names, facts)
+        descriptions = describe_as(self._cluster, dict.fromkeys([*names, *own_topics]))
+        tps = partitions_of(names, descriptions)
         begins = self._cluster.start_offsets(tps) if tps else {}
         ends = self._cluster.end_offsets(tps) if tps else {}
-        has_begun = any(name in facts for name in own_topics)
+        has_begun = any(name in descriptions for name in own_topics)
         inputs = {
             tp: Input(
                 task=TaskId(plan.id, tp.partition),
-                place=tp,
-                topic_id=facts[tp.topic].topic_id,
+                tp=tp,
+                topic_id=descriptions[tp.topic].topic_id,
                 committed=committed.get(tp),
                 begin=begins[tp],
                 end=ends[tp],
@@ -417,7 +415,7 @@ class InputOffsets:
             exactly_once=self._exactly_once,
             members=members,
             inputs=inputs,
-            missing=tuple(name for name in names if name not in facts),
+            missing=tuple(name for name in names if name not in descriptions),
             backfill=open_note(self._group, self._cluster),
         )
 
@@ -488,16 +486,16 @@ class SkipPlan:
         values = {**without_left_out(progress.values), **left_out_values(offsets)}
         text = OffsetMetadata(progress.partition_time, values).encode()
         return CommittedOffset(
-            before.offset, with_topic_id(text, self.input.place.topic, self.input.topic_id)
+            before.offset, with_topic_id(text, self.input.tp.topic, self.input.topic_id)
         )
 
     def __str__(self) -> str:
         before = self.input.committed
         assert before is not None, "refused by `plan_skip`"
         if self.is_next:
-            return f"{self.input.place}  {before.offset} -> {self.offset + 1}"
+            return f"{self.input.tp}  {before.offset} -> {self.offset + 1}"
         return (
-            f"{self.input.place}  {before.offset}, and {self.offset} is skipped when it is "
+            f"{self.input.tp}  {before.offset}, and {self.offset} is skipped when it is "
             "reached: the records before it are processed first"
         )
 
@@ -548,7 +546,7 @@ def _require_room(plan: SkipPlan) -> None:
         few = False
     if not few:
         raise ResetRefusedError(
-            f"the offset metadata of {plan.input.place} cannot hold more records to skip; start "
+            f"the offset metadata of {plan.input.tp} cannot hold more records to skip; start "
             "the application, so that it skips the marked records, and try again. Nothing was set"
         )
 
@@ -558,7 +556,7 @@ def carry_out_skip(work: InputOffsets, plan: SkipPlan, later: SkipPlan) -> None:
     refuse_members(plan.found.group, later.found.members)
     if (plan.committed, plan.input.committed) != (later.committed, later.input.committed):
         raise ResetRefusedError(
-            f"the offset of {plan.input.place} has changed since the plan was made; nothing was "
+            f"the offset of {plan.input.tp} has changed since the plan was made; nothing was "
             "set: check the new plan and try again"
         )
-    work.commit({plan.input.place: plan.committed})
+    work.commit({plan.input.tp: plan.committed})

@@ -33,7 +33,7 @@ class InputLag:
     """
 
     task: TaskId
-    place: TopicPartition
+    tp: TopicPartition
     internal: bool
     committed: int | None
     begin: int
@@ -106,7 +106,7 @@ class Overview:
     @property
     def inputs(self) -> list[InputLag]:
         found = [input_ for task in self.tasks for input_ in task.inputs]
-        return sorted(found, key=lambda input_: (input_.task.sub_topology, input_.place))
+        return sorted(found, key=lambda input_: (input_.task.sub_topology, input_.tp))
 
     def skews(self) -> dict[int, SkewSnapshot]:
         """Return the skew in event time between the partitions of each sub-topology.
@@ -116,8 +116,8 @@ class Overview:
         skews = {}
         for sub, inputs in groupby(self.inputs, key=lambda one: one.task.sub_topology):
             some = list(inputs)
-            times = {str(one.place): one.event_time_ms for one in some}
-            skew = skew_of(times, {str(one.place) for one in some if not one.lag})
+            times = {str(one.tp): one.event_time_ms for one in some}
+            skew = skew_of(times, {str(one.tp) for one in some if not one.lag})
             if skew is not None and skew.extent > (False, 0):
                 skews[sub] = skew
         return skews
@@ -149,7 +149,7 @@ def by_topic(inputs: Iterable[InputLag]) -> list[TopicLag]:
     """
     groups: dict[tuple[int, str], list[InputLag]] = {}
     for input_ in inputs:
-        groups.setdefault((input_.task.sub_topology, input_.place.topic), []).append(input_)
+        groups.setdefault((input_.task.sub_topology, input_.tp.topic), []).append(input_)
     return [
         TopicLag(
             sub_topology,
@@ -197,8 +197,8 @@ def owner_of(
 def look(application_id: str, plans: Sequence[SubPlan], cluster: AdminClient) -> Overview:
     """Read the lag of each task: committed offsets first, so that no lag is negative."""
     names = dict.fromkeys(name for plan in plans for name in plan.topics.all_sources)
-    facts = describe_as(cluster, names)
-    counts = {name: fact.partitions for name, fact in facts.items()}
+    descriptions = describe_as(cluster, names)
+    counts = {name: found.partitions for name, found in descriptions.items()}
     group = cluster.group_state(application_id)
     tps = [TopicPartition(name, p) for name, count in counts.items() for p in range(count)]
     committed = cluster.committed_offsets(application_id, tps) if tps else {}
@@ -239,7 +239,7 @@ def _inputs(
         offset = committed.get(tp)
         yield InputLag(
             task=task,
-            place=tp,
+            tp=tp,
             internal=tp.topic in internal,
             committed=None if offset is None else offset.offset,
             begin=begins[tp],

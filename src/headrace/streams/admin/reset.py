@@ -288,7 +288,7 @@ _JSON = json.JSONDecoder()
 class InputReset:
     """Input partition with its committed offset and its new offset; None for no offset."""
 
-    place: TopicPartition
+    tp: TopicPartition
     committed: int | None
     target: int | None
     skipped: tuple[int, ...] = field(default=(), compare=False)
@@ -406,20 +406,20 @@ class ResetPlan:
     @property
     def marks(self) -> Offsets:
         """Offsets with a mark, committed first: no task starts from a marked offset."""
-        inputs = {move.place: move.mark for move in self.moves if move.target is not None}
+        inputs = {move.tp: move.mark for move in self.moves if move.target is not None}
         between = {tp: InputReset(tp, None, 0).mark for tp in self.repartitions}
         return {**inputs, **between}
 
     @property
     def finals(self) -> Offsets:
-        return {m.place: CommittedOffset(m.target) for m in self.moves if m.target is not None}
+        return {m.tp: CommittedOffset(m.target) for m in self.moves if m.target is not None}
 
     def is_still(self, later: ResetPlan) -> bool:
         """Return whether a later plan found the same state, apart from new records in inputs."""
         return self._found() == later._found()
 
     def _found(self) -> tuple[object, ...]:
-        moved = tuple((move.place, move.committed) for move in self.moves)
+        moved = tuple((move.tp, move.committed) for move in self.moves)
         topics = self.repartitions, self.doomed, self.missing
         return self.members, moved, topics, self.unfinished, self.backfill
 
@@ -522,7 +522,7 @@ def _read_again(plan: ResetPlan) -> Iterator[str]:
         again = [str(offset) for offset in move.skipped if offset >= (move.target or 0)]
         if again:
             yield (
-                f"  {move.place} was to skip offset {', '.join(again)}: run headrace skip again "
+                f"  {move.tp} was to skip offset {', '.join(again)}: run headrace skip again "
                 "before the start, or the application stops there"
             )
     if any(_goes_back(move) for move in plan.moves):
@@ -531,7 +531,7 @@ def _read_again(plan: ResetPlan) -> Iterator[str]:
             "again; skip them again."
         )
     for topic in plan.also_written:
-        if any(move.place.topic == topic and _goes_back(move) for move in plan.moves):
+        if any(move.tp.topic == topic and _goes_back(move) for move in plan.moves):
             yield (
                 f"{topic} is written by the application too: its old results there are processed, "
                 "and then the new results. Delete its records first if they must not count twice."
@@ -545,13 +545,13 @@ def _goes_back(move: InputReset) -> bool:
 
 
 def _columns(moved: Sequence[InputReset], tables: AbstractSet[str]) -> Iterator[str]:
-    width = max((len(str(move.place)) for move in moved), default=0)
+    width = max((len(str(move.tp)) for move in moved), default=0)
     for move in moved:
         before = "none" if move.committed is None else str(move.committed)
         after = "none" if move.target is None else str(move.target)
         stays = "stays" if move.committed == move.target else f"-> {after}"
-        why = ", as a table is read from the beginning" if move.place.topic in tables else ""
-        yield f"  {move.place!s:<{width}}  {before} {stays}{why}"
+        why = ", as a table is read from the beginning" if move.tp.topic in tables else ""
+        yield f"  {move.tp!s:<{width}}  {before} {stays}{why}"
     if not moved:
         yield "  none"
 
@@ -612,23 +612,23 @@ class Reset:
         members = self._cluster.members(self._group)
         # Running workers always have open transactions; nothing can be done then anyway.
         committed = self._cluster.committed(self._group, decided=not members)
-        facts = describe_as(self._cluster, [*self._topics.inputs, *self._topics.internal])
-        tps = partitions_of(self._topics.inputs, facts)
-        set_places = [tp for tp in tps if tp.topic in chosen - tables]
-        table_places = [tp for tp in tps if tp.topic in tables]
+        descriptions = describe_as(self._cluster, [*self._topics.inputs, *self._topics.internal])
+        tps = partitions_of(self._topics.inputs, descriptions)
+        set_tps = [tp for tp in tps if tp.topic in chosen - tables]
+        table_tps = [tp for tp in tps if tp.topic in tables]
         targets = {
-            **self._cluster.offsets_for(target, set_places),
-            **self._cluster.offsets_for(OffsetTarget(), table_places),
+            **self._cluster.offsets_for(target, set_tps),
+            **self._cluster.offsets_for(OffsetTarget(), table_tps),
         }
         return ResetPlan(
             group=self._group,
             members=members,
             moves=moves(committed, targets, tps),
-            repartitions=tuple(partitions_of(self._topics.repartitions, facts)),
-            internal=tuple(name for name in self._topics.internal if name in facts),
+            repartitions=tuple(partitions_of(self._topics.repartitions, descriptions)),
+            internal=tuple(name for name in self._topics.internal if name in descriptions),
             leftovers=self._topics.leftovers(self._group, self._cluster.names()),
             deletes_leftovers=all_internal,
-            missing=tuple(name for name in self._topics.inputs if name not in facts),
+            missing=tuple(name for name in self._topics.inputs if name not in descriptions),
             directories=tuple(self._directories()),
             unfinished=any(c.metadata.startswith(RESET_MARK) for c in committed.values()),
             backfill=open_note(self._group, self._cluster),

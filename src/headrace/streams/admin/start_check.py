@@ -218,20 +218,20 @@ class LostGroup:
         self._log = log
 
     def __call__(
-        self, admin: AdminClient, plan: TopicPlan, facts: Mapping[str, TopicDescription]
+        self, admin: AdminClient, plan: TopicPlan, topics: Mapping[str, TopicDescription]
     ) -> frozenset[TopicPartition]:
         """Return inputs without offsets that were logged; raise under exactly-once."""
         if not any(self._counted.values()):
             return frozenset()
         counts = {topic.name: topic.partitions for topic in plan.internal}
-        counts |= {name: offsets.partitions for name, offsets in facts.items()}
+        counts |= {name: offsets.partitions for name, offsets in topics.items()}
         tasks = list(_tasks(self._plans, counts))
-        there = {tp for task in tasks for tp in task.inputs if tp.topic in facts}
+        there = {tp for task in tasks for tp in task.inputs if tp.topic in topics}
         offsets = self._offsets.committed_at(self._group, sorted(there), decided=False)
         if len(offsets) == len(there) or _is_marked(offsets):
             return frozenset()
         lost = self._lost(tasks, offsets)
-        shown = self._shown(admin, lost, offsets, facts)
+        shown = self._shown(admin, lost, offsets, topics)
         if not shown.of(lost, offsets):
             return frozenset()
         asked = {tp for tps in lost.values() for tp in tps} & there
@@ -244,7 +244,7 @@ class LostGroup:
             lost = {t: p for t, p in self._lost(tasks, offsets).items() if self._of(t).has_state}
         tps = {tp for some in lost.values() for tp in some} & there
         if tps:
-            self._meet(admin, lost, tps, facts)
+            self._meet(admin, lost, tps, topics)
         return frozenset(tps)
 
     def _lost(self, tasks: Iterable[_Task], found: Found) -> Lost:
@@ -261,18 +261,18 @@ class LostGroup:
     # -- proof that tasks have committed -------------------------------------------------------
 
     def _shown(
-        self, admin: AdminClient, lost: Lost, found: Found, facts: Mapping[str, TopicDescription]
+        self, admin: AdminClient, lost: Lost, found: Found, topics: Mapping[str, TopicDescription]
     ) -> _ProvenTasks:
         tasks = [task for task in lost if self._counted[task.plan.id]]
         shown = {t for t in tasks if has_run(t.committed(found)) and self._of(t).has_state}
         written = {
-            task.plan.id: partitions_of(task.plan.topics.repartition_sinks, facts)
+            task.plan.id: partitions_of(task.plan.topics.repartition_sinks, topics)
             for task in tasks
             if not _has_progress(task.plan, found)
         }
         subs = {sub for sub, to in written.items() if any(map(_has_read, _at(to, found)))}
         changelogs = {
-            task: {tp for tp in task.changelogs if _is_there(tp, facts)}
+            task: {tp for tp in task.changelogs if _is_there(tp, topics)}
             for task in tasks
             if task not in shown and task.plan.id not in subs
         }
@@ -291,7 +291,7 @@ class LostGroup:
         admin: AdminClient,
         lost: Lost,
         tps: set[TopicPartition],
-        facts: Mapping[str, TopicDescription],
+        topics: Mapping[str, TopicDescription],
     ) -> None:
         by_sub: dict[int, list[int]] = {}
         for task in lost:
@@ -299,7 +299,7 @@ class LostGroup:
         where = named_places(tps)
         lacks = f"the group {self._group} has no committed offsets for {where}"
         tasks = {sub: named_tasks(sub, some) for sub, some in sorted(by_sub.items())}
-        counts = {name: found.partitions for name, found in facts.items()}
+        counts = {name: found.partitions for name, found in topics.items()}
         if self._config.exactly_once:
             effects = "; ".join(
                 f"{self._counted[sub]} ({named})"
@@ -316,15 +316,15 @@ class LostGroup:
             tasks=list(tasks.values()),
             stores=[store for one in counted for store in one.stores],
             writes_to=[topic for one in counted for topic in one.written],
-            partitions=self._effects(admin, tps, facts),
+            partitions=self._effects(admin, tps, topics),
             reason=f"{lacks} any more, {way_around(topic_options(tps, counts))}",
         )
 
     def _effects(
-        self, admin: AdminClient, tps: set[TopicPartition], facts: Mapping[str, TopicDescription]
+        self, admin: AdminClient, tps: set[TopicPartition], topics: Mapping[str, TopicDescription]
     ) -> Mapping[str, str]:
         resets = {topic: r for plan in self._plans for topic, r in plan.offset_resets.items()}
-        asked = ClusterMetadata(admin, dict(facts), begins_earliest(self._config), resets)
+        asked = ClusterMetadata(admin, dict(topics), begins_earliest(self._config), resets)
         some = sorted(tps)
         start = {p: CommittedOffset(first) for p, first in asked.first_offsets(some).items()}
         return effects_of(some, start, asked.changelogs(some))
@@ -336,8 +336,8 @@ def _tasks(plans: Sequence[SubPlan], counts: Mapping[str, int]) -> Iterator[_Tas
             yield _Task(plan, partition, tuple(plan.inputs(partition, counts)))
 
 
-def _is_there(tp: TopicPartition, facts: Mapping[str, TopicDescription]) -> bool:
-    return tp.topic in facts and tp.partition < facts[tp.topic].partitions
+def _is_there(tp: TopicPartition, topics: Mapping[str, TopicDescription]) -> bool:
+    return tp.topic in topics and tp.partition < topics[tp.topic].partitions
 
 
 def _is_marked(found: Found) -> bool:
@@ -444,13 +444,13 @@ class StartCheck:
         self._log = log
 
     def begin(
-        self, admin: AdminClient, plan: TopicPlan, facts: Mapping[str, TopicDescription]
+        self, admin: AdminClient, plan: TopicPlan, topics: Mapping[str, TopicDescription]
     ) -> frozenset[TopicPartition]:
         """Run all checks; return the inputs without offsets that were logged."""
         if self._described is not None:
             internal = [topic.name for topic in plan.internal]
             require_own_topics(self._group, internal, admin.groups(), self._described)
-        reported = self.look_for_offsets(admin, plan, facts)
+        reported = self.look_for_offsets(admin, plan, topics)
         if plan.create:
             self(admin, plan)
         return reported
@@ -478,12 +478,12 @@ class StartCheck:
                 return
             raise ChangelogLostError(lost, code=code)
 
-    def require_same(self, admin: AdminClient, facts: Mapping[str, TopicDescription]) -> None:
+    def require_same(self, admin: AdminClient, topics: Mapping[str, TopicDescription]) -> None:
         """Raise if changelogs were re-created; tasks also check this when they start."""
         texts = self._texts_of_what_was_read(admin)
         lost: dict[str, str] = {}
         for sub in self._plans:
-            ids = {t: facts[t].topic_id for t in sub.changelogs.values() if t in facts}
+            ids = {t: topics[t].topic_id for t in sub.changelogs.values() if t in topics}
             for values in committed_numbers(_of(sub, texts)):
                 others = lost_changelogs(values, ids)
                 lost |= {t: store for store, t in sub.changelogs.items() if t in others}
@@ -492,8 +492,8 @@ class StartCheck:
 
     def _texts_of_what_was_read(self, admin: AdminClient) -> dict[str, list[str]]:
         inputs = {sub.id: sub.topics.all_sources for sub in self._plans}
-        facts = admin.describe(dict.fromkeys(name for some in inputs.values() for name in some))
-        committed = self._offsets.committed_at(self._group, partitions_of(facts, facts))
+        topics = admin.describe(dict.fromkeys(name for some in inputs.values() for name in some))
+        committed = self._offsets.committed_at(self._group, partitions_of(topics, topics))
         texts: dict[str, list[str]] = {}
         for tp, found in committed.items():
             if found.metadata and not found.metadata.startswith(RESET_MARK):

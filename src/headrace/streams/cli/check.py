@@ -147,10 +147,10 @@ def _wrong_topics(admin: GroupAdmin, app: KafkaStreams, start_check: StartCheck)
     subs = [*(p.topics for p in app.plans), *(p.topics for p in app.global_plans)]
     sinks = {name for sub in subs for name in sub.sinks}
     try:
-        facts = describe_as(admin, topic_names(subs), written=sinks)
-        plan = plan_internal_topics(subs, facts, names=admin.names())
-        start_check.begin(admin, plan, facts)
-        start_check.require_same(admin, facts)
+        descriptions = describe_as(admin, topic_names(subs), written=sinks)
+        plan = plan_internal_topics(subs, descriptions, names=admin.names())
+        start_check.begin(admin, plan, descriptions)
+        start_check.require_same(admin, descriptions)
     except (
         MissingTopicError,
         MisconfiguredTopicError,

@@ -408,9 +408,9 @@ class DevSession:
 
 
 def _roots(target: str) -> list[Path]:
-    place = target.rpartition(":")[0]
-    file = Path(place)
-    return [Path.cwd(), *([file.parent] if file.suffix == ".py" or os.sep in place else [])]
+    location = target.rpartition(":")[0]
+    file = Path(location)
+    return [Path.cwd(), *([file.parent] if file.suffix == ".py" or os.sep in location else [])]
 
 
 def _shown(path: Path) -> str:

@@ -144,7 +144,7 @@ def _partition_table(inputs: Iterable[InputLag]) -> Table:
     table = columns("task", "partition", *numbers, numbers=numbers)
     for one in inputs:
         committed = "-" if one.committed is None else str(one.committed)
-        table.add_row(str(one.task), str(one.place), committed, str(one.end), f"{one.lag:,}")
+        table.add_row(str(one.task), str(one.tp), committed, str(one.end), f"{one.lag:,}")
     return table
 
 
@@ -165,8 +165,8 @@ def _lag_document(found: Overview) -> dict[str, Any]:
         "inputs": [
             {
                 "task": str(one.task),
-                "topic": one.place.topic,
-                "partition": one.place.partition,
+                "topic": one.tp.topic,
+                "partition": one.tp.partition,
                 "internal": one.internal,
                 "committed": one.committed,
                 "end": one.end,

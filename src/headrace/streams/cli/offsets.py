@@ -342,13 +342,13 @@ def set_offsets(
             if wanted is not None:
                 return wanted
             assert aim is not None
-            return dict.fromkeys(_places(found, topics), aim)
+            return dict.fromkeys(_partitions(found, topics), aim)
 
         plan = work.plan(choose)
         click.echo("\n".join(lines(plan)))
         if not consent.is_given(lambda: _refuse(plan, again=process_again, left_out=leave_out)):
             return
-        shown = {move.input.place: OffsetTarget("offset", move.target) for move in plan.moves}
+        shown = {move.input.tp: OffsetTarget("offset", move.target) for move in plan.moves}
         work.carry_out(plan, lambda: work.plan(lambda _: shown))
         click.echo(f"Done. {_next_step(plan)}")
 
@@ -368,7 +368,7 @@ def _refuse(plan: MovePlan, *, again: bool, left_out: bool) -> None:
     plan.refuse_unasked(again=again, left_out=left_out)
 
 
-def _places(found: GroupOffsets, topics: dict[str, tuple[int, ...]]) -> list[TopicPartition]:
+def _partitions(found: GroupOffsets, topics: dict[str, tuple[int, ...]]) -> list[TopicPartition]:
     return [tp for topic, some in topics.items() for tp in found.chosen(topic, some)]
 
 

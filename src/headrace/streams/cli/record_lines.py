@@ -226,8 +226,8 @@ def record_line(
         except SerdeError as refused:
             fields[part] = None
             error = "; ".join([*filter(None, [error]), f"{part}: {refused}"])
-    places = {"timestamp": timestamp, "partition": partition, "offset": offset}
-    fields |= {name: number for name, number in places.items() if number is not None}
+    numbers = {"timestamp": timestamp, "partition": partition, "offset": offset}
+    fields |= {name: number for name, number in numbers.items() if number is not None}
     pairs = [
         (to_document(name.encode(errors="surrogateescape")), to_document(data))
         for name, data in headers

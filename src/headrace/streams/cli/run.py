@@ -31,7 +31,7 @@ from headrace.streams.metrics.snapshots import HealthSnapshot
 from headrace.streams.supervisor.channel import Launch
 from headrace.streams.supervisor.control_socket import ANSWER_WITHIN_S, ControlServer
 from headrace.streams.supervisor.status_line import LoggedStatus, StatusLine
-from headrace.streams.supervisor.supervisor import WORKERS_MAX, StatusDisplay, Supervisor
+from headrace.streams.supervisor.supervisor import WORKERS_MAX, Supervisor
 from headrace.streams.supervisor.worker_handle import Processes
 from headrace.streams.web import SetLevel, open_web
 from headrace.streams.worker.restarts import RestartLimits
@@ -86,7 +86,7 @@ class _RefusedAddressError(click.ClickException):
 @contextmanager
 def served(
     http: Http | None,
-    board: Callable[[], HealthSnapshot],
+    health: Callable[[], HealthSnapshot],
     log: Log,
     set_level: SetLevel,
     queries: Callable[[], object],
@@ -105,7 +105,7 @@ def served(
 
     try:
         server = open_web(
-            board,
+            health,
             http.address,
             log=log,
             token_file=http.token_file,
@@ -202,7 +202,6 @@ def run(
     line = StatusLine(written) if terminal else None
     logs.configure(chosen, level=log_level, stream=line or written, colors=colors)
     log = get_logger().bind(supervisor=os.getpid())
-    display: StatusDisplay = line or LoggedStatus(log, status_every)
     processes = Processes(launch, output=None if line is None else line.print)
     supervisor = Supervisor(
         workers=workers,
@@ -210,12 +209,12 @@ def run(
         monotonic=time.monotonic,
         random=Random(),  # noqa: S311 - jitter
         limits=RestartLimits(most=max_restarts),
-        display=display,
+        display=line or LoggedStatus(log, status_every),
         log=log,
-        loaded=lambda loaded: door.open(Path(loaded.state_dir) / loaded.application),
+        loaded=lambda loaded: control.open(Path(loaded.state_dir) / loaded.application),
         set_log_level=logs.set_level,
     )
-    door = ControlServer(supervisor.ask, log)
+    control = ControlServer(supervisor.ask, log)
 
     def set_level(level: str) -> str:
         logs.level_number(level)
@@ -225,20 +224,22 @@ def run(
         processes.endpoint = queries.endpoint = endpoint
 
     try:
-        queries = LoadedQueries(target, settings, lambda: supervisor.board.facts, processes.asked)
+        queries = LoadedQueries(
+            target, settings, lambda: supervisor.health.snapshot, processes.asked
+        )
         served_here = served(
-            http, lambda: supervisor.board, log, set_level, queries, advertise=advertise
+            http, lambda: supervisor.health, log, set_level, queries, advertise=advertise
         )
         with served_here, _signals(supervisor):
-            log.info("supervisor_started", target=target, workers=workers, **_places(settings))
+            log.info("supervisor_started", target=target, workers=workers, **_origins(settings))
             code = supervisor.run(processes.wait)
     finally:
-        door.close()
+        control.close()
         (line or written).close()
     sys.exit(code)
 
 
-def _places(settings: Mapping[str, Any]) -> dict[str, dict[str, str]]:
+def _origins(settings: Mapping[str, Any]) -> dict[str, dict[str, str]]:
     origins = origins_of(settings)
     return {"settings_from": origins} if origins else {}
 

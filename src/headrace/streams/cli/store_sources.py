@@ -30,7 +30,7 @@ class LoadedQueries:
     Args:
         target: names the application.
         settings: settings that override its own.
-        facts: returns the workers' snapshot; None if no workers can be queried.
+        snapshot: returns the workers' snapshot; None if no workers can be queried.
         workers: returns the query queues for rows in the workers' memory.
     """
 
@@ -38,12 +38,12 @@ class LoadedQueries:
         self,
         target: str,
         settings: Mapping[str, Any],
-        facts: Callable[[], ApplicationSnapshot] | None = None,
+        snapshot: Callable[[], ApplicationSnapshot] | None = None,
         workers: Workers = lambda: None,
     ) -> None:
         self._target = target
         self._settings = settings
-        self._facts = facts
+        self._snapshot = snapshot
         self._workers = workers
         self._lock = threading.Lock()
         self._queries: Queries | None = None
@@ -63,7 +63,7 @@ class LoadedQueries:
                     config,
                     app.plans,
                     app.global_plans,
-                    facts=self._facts,
+                    snapshot=self._snapshot,
                     workers=self._workers,
                 )
             return self._queries
@@ -222,7 +222,7 @@ class _LocalRows:
         if self._is_said or self._queries.are_at_work():
             return reader
         try:
-            oldest = max(reader.positions(), key=lambda place: place.age_ms)
+            oldest = max(reader.positions(), key=lambda position: position.age_ms)
         except (QueryError, ValueError):
             return reader  # the query itself reports that the store is missing
         self._is_said = True
@@ -252,7 +252,7 @@ class _LocalRows:
             }
             try:
                 positions = reader.positions()
-                one["positions"] = [asdict(place) for place in positions]
+                one["positions"] = [asdict(position) for position in positions]
                 readable = frozenset(p.partition for p in positions if p.partition is not None)
                 if positions:
                     counting = self._reader(name, only=readable or None)

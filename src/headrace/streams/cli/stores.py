@@ -257,9 +257,10 @@ def _show_stores(found: list[Document]) -> None:
         if one.get("refused"):
             rows = "too old"
         here = ",".join(
-            "all" if place["partition"] is None else str(place["partition"]) for place in positions
+            "all" if position["partition"] is None else str(position["partition"])
+            for position in positions
         )
-        offsets = sum(place["offset"] for place in positions)
+        offsets = sum(position["offset"] for position in positions)
         words = (one["name"], one["kind"], one["key"], one["value"])
         table.add_row(*words, here, f"{offsets:,}", rows)
     show(table)

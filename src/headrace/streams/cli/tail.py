@@ -90,7 +90,7 @@ def tail(
             raise click.UsageError("TOPIC or --app is required.")
         forms = {name: known.form(name, key, value) for name in names}
         admin = known.admin()
-        tps = _places(counts_of(admin, names), partition)
+        tps = _partitions(counts_of(admin, names), partition)
         begins = admin.offsets_for(aim or OffsetTarget(), tps)
         ends = None if follow else _ends(admin, tps, uncommitted=uncommitted)
         if follow:
@@ -105,7 +105,7 @@ def tail(
                 reader.close()
 
 
-def _places(counts: dict[str, int], partition: int | None) -> list[TopicPartition]:
+def _partitions(counts: dict[str, int], partition: int | None) -> list[TopicPartition]:
     for name, count in counts.items():
         if partition is not None and partition >= count:
             raise click.UsageError(f"{name} has no partition {partition}, only 0 to {count - 1}.")

@@ -237,7 +237,7 @@ class ClusterSnapshot:
     @property
     def reached(self) -> dict[TopicPartition, int]:
         inputs = self.found.inputs
-        return {one.place: one.committed for one in inputs if one.committed is not None}
+        return {one.tp: one.committed for one in inputs if one.committed is not None}
 
     def rates(self, before: ClusterSnapshot | None) -> Mapping[TopicPartition, float]:
         if before is None or self.at_s <= before.at_s:
@@ -335,7 +335,7 @@ def _table(tasks: list[TaskView], rates: Mapping[TopicPartition, float]) -> Tabl
     numbers = ("lag", "rate/s")
     table = columns("task", "worker", "host", *numbers, "event time", numbers=numbers)
     for task in tasks:
-        known = [rates[one.place] for one in task.inputs if one.place in rates]
+        known = [rates[one.tp] for one in task.inputs if one.tp in rates]
         rate = f"{sum(known):,.0f}" if known else "-"
         table.add_row(*task_cells(task), rate, format_time(task.event_time_ms))
     return table

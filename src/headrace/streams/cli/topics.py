@@ -174,11 +174,11 @@ def _notes_on_tables(names: AbstractSet[str], config: dict[str, Any]) -> dict[st
     """Return a note for each existing topic that is read as a table and not compacted."""
     if not names:
         return {}
-    facts = GroupAdmin(config, timeout_s=_TIMEOUT_S).describe(names)
+    descriptions = GroupAdmin(config, timeout_s=_TIMEOUT_S).describe(names)
     return {
         name: ", not compacted, though it is read as a table: headrace topics set "
         f"{name} cleanup.policy=compact"
-        for name, found in facts.items()
+        for name, found in descriptions.items()
         if found.cleanup_policy is not None and "compact" not in found.cleanup_policy
     }
 

@@ -148,7 +148,7 @@ class _Look:
             return found
         numbers = ("stable end", "end")
         table = columns("partition", *numbers, "the application", numbers=numbers)
-        for tp, (stable, end) in found.places.items():
+        for tp, (stable, end) in found.partitions.items():
             table.add_row(str(tp), str(stable), str(end), self._own[tp.topic])
         for tp in found.offsets:
             table.add_row(str(tp), "", "", "commits its offset")

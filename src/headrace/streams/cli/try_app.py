@@ -109,7 +109,7 @@ class Trial:
     """Run of an application over files."""
 
     driver: TopologyTestDriver
-    _places: dict[tuple[str, int, int], str] = field(default_factory=dict)
+    _locations: dict[tuple[str, int, int], str] = field(default_factory=dict)
     """File and line of each input record, by topic, partition and offset."""
     _lines_of_time: dict[int | None, list[str]] = field(default_factory=dict)
     """Files and lines by timestamp, which derived records inherit."""
@@ -147,7 +147,7 @@ class Trial:
                     )
                     where = f"{given.file}, line {record.line}"
                     at = (given.topic, tp[0].partition, tp[1])
-                    self._places[at] = where
+                    self._locations[at] = where
                     self._lines_of_time.setdefault(self._time_of(*at), []).append(where)
 
     def run(self) -> None:
@@ -162,7 +162,7 @@ class Trial:
 
     def _where(self, topic: str, partition: int, offset: int) -> str | None:
         """Return file and line of a record, or of the input records that it may be derived from."""
-        own = self._places.get((topic, partition, offset))
+        own = self._locations.get((topic, partition, offset))
         if own is not None:
             return own
         lines = self._lines_of_time.get(self._time_of(topic, partition, offset), [])

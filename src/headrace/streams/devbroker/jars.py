@@ -164,8 +164,8 @@ def _maven_command(library: Library, mvn: str, work: Path) -> list[str]:
         f"<dependencies>{dependencies}</dependencies></project>\n"
     )
     options = ["--batch-mode", "--quiet", "--strict-checksums", "--file", str(pom)]
-    places = [f"-DoutputDirectory={work / 'lib'}", "-DincludeScope=runtime"]
-    return [mvn, *options, _COPY_PLUGIN, *places]
+    goal_options = [f"-DoutputDirectory={work / 'lib'}", "-DincludeScope=runtime"]
+    return [mvn, *options, _COPY_PLUGIN, *goal_options]
 
 
 def _ivy_jar() -> Path | None:

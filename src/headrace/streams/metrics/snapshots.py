@@ -394,12 +394,12 @@ class ApplicationSnapshot:
     def running(self) -> tuple[WorkerSnapshot, ...]:
         """Snapshots of workers with a process; an ended worker has no tasks."""
         snapshots = (view.snapshot for view in self.workers if view.pid is not None)
-        return tuple(facts for facts in snapshots if facts is not None)
+        return tuple(snapshot for snapshot in snapshots if snapshot is not None)
 
     @property
     def tasks(self) -> tuple[TaskSnapshot, ...]:
         """Tasks of all workers, in order."""
-        tasks = [task for facts in self.running for task in facts.tasks]
+        tasks = [task for snapshot in self.running for task in snapshot.tasks]
         return tuple(sorted(tasks, key=lambda task: (task.sub_topology, task.partition)))
 
     @property
@@ -416,20 +416,20 @@ class HealthSnapshot:
     """Health of an application at a point in time, shared with other threads.
 
     Args:
-        facts: the application and its workers.
+        snapshot: the application and its workers.
         turned_s: time of the supervising loop's last turn, in seconds of the clock of the
             snapshots' `at_s`.
         is_loaded: whether the application is loaded and its settings are valid.
         picture: drawing of the topology; None before it is loaded.
-        is_given_up: whether a worker has failed permanently, so that all workers are stopped.
+        has_failed: whether a worker has failed permanently, so that all workers are stopped.
         why: the reason in that case, as text.
     """
 
-    facts: ApplicationSnapshot
+    snapshot: ApplicationSnapshot
     turned_s: float
     is_loaded: bool
-    is_given_up: bool
-    why: str = "a worker is given up"
+    has_failed: bool
+    why: str = "a worker has failed and is not restarted"
     picture: Picture | None = None
 
 
@@ -456,17 +456,17 @@ def embedded(
     )
 
 
-def board_of(
-    facts: ApplicationSnapshot, now_s: float, picture: Picture | None = None
+def health_of(
+    snapshot: ApplicationSnapshot, now_s: float, picture: Picture | None = None
 ) -> HealthSnapshot:
     """Return the health of the application; without a supervising loop, the loop cannot hang."""
     over = (State.PENDING_ERROR.value, State.ERROR.value)
-    given_up = any(view.state in over for view in facts.workers)
+    has_failed = any(view.state in over for view in snapshot.workers)
     return HealthSnapshot(
-        facts=facts,
+        snapshot=snapshot,
         turned_s=now_s,
         is_loaded=True,
-        is_given_up=given_up,
+        has_failed=has_failed,
         picture=picture,
         why="the application in this process was stopped by an error",
     )
@@ -483,36 +483,36 @@ def without_taken(app: ApplicationSnapshot) -> ApplicationSnapshot:
     """Return the application with each task at a single worker: the worker that started it last."""
     began: dict[str, tuple[float, float]] = {}
     is_twice = False
-    for facts in app.running:
-        for task in facts.tasks:
+    for snapshot in app.running:
+        for task in snapshot.tasks:
             known = began.get(task.id)
             is_twice = is_twice or known is not None
-            began[task.id] = max(_began(facts, task), known or (float("-inf"), 0.0))
+            began[task.id] = max(_began(snapshot, task), known or (float("-inf"), 0.0))
     if not is_twice:
         return app
     return replace(app, workers=tuple(_left(view, began) for view in app.workers))
 
 
-def _began(facts: WorkerSnapshot, task: TaskSnapshot) -> tuple[float, float]:
+def _began(snapshot: WorkerSnapshot, task: TaskSnapshot) -> tuple[float, float]:
     """Return when the task entered its state; the later report breaks ties."""
-    return facts.at_s - task.state_s, facts.at_s
+    return snapshot.at_s - task.state_s, snapshot.at_s
 
 
 def _left(view: WorkerView, began: dict[str, tuple[float, float]]) -> WorkerView:
-    facts = view.snapshot
-    if facts is None or view.pid is None:
+    snapshot = view.snapshot
+    if snapshot is None or view.pid is None:
         return view
-    tasks = tuple(task for task in facts.tasks if _began(facts, task) == began[task.id])
-    return replace(view, snapshot=replace(facts, tasks=tasks))
+    tasks = tuple(task for task in snapshot.tasks if _began(snapshot, task) == began[task.id])
+    return replace(view, snapshot=replace(snapshot, tasks=tasks))
 
 
 # Snapshots as JSON, for other processes and for HTTP clients.
 
 
-def to_json(facts: object) -> bytes:
+def to_json(snapshot: object) -> bytes:
     """Return a snapshot as JSON, without line breaks."""
-    return msgspec.json.encode(facts)
+    return msgspec.json.encode(snapshot)
 
 
-def to_plain(facts: object) -> Any:
-    return msgspec.to_builtins(facts)
+def to_plain(snapshot: object) -> Any:
+    return msgspec.to_builtins(snapshot)

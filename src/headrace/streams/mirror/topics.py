@@ -110,37 +110,37 @@ class MirrorTopics:
 
     def update(self, table: Table, write: Callable[[list[Row]], None]) -> list[Pair]:
         """Find, create and extend topics; `write` commits the origins before a topic is created."""
-        facts, targets, there = self._found(table)
-        lacking = [name for name in facts if targets[name] not in there]
+        sources, targets, there = self._found(table)
+        lacking = [name for name in sources if targets[name] not in there]
         for name in lacking:
             self._require_new(table.topics.get(name), name, targets[name])
         if lacking:
             write([coming_row(targets[name], self._comes_by(name)) for name in lacking])
-        for name, fact in facts.items():
+        for name, topic in sources.items():
             at_target = there.get(targets[name])
             if at_target is None:
-                self._create(fact, targets[name])
+                self._create(topic, targets[name])
             else:
-                self._check_target(table.topics.get(name), fact, at_target)
+                self._check_target(table.topics.get(name), topic, at_target)
         there = await_topics(self._target.cluster, targets.values(), timeout_s=_APPEAR_S)
-        return [self._pair(facts[name], there[targets[name]]) for name in sorted(facts)]
+        return [self._pair(sources[name], there[targets[name]]) for name in sorted(sources)]
 
     def _found(
         self, table: Table
     ) -> tuple[dict[str, TopicDescription], dict[str, str], dict[str, TopicDescription]]:
         """Return the source topics, their target names, and the existing target topics."""
-        facts = self._selected()
-        if not facts.keys() <= self._seen:
+        sources = self._selected()
+        if not sources.keys() <= self._seen:
             self._via = self.origins()
-            self._seen = frozenset(facts)
-        copies = [name for name in facts if self._comes_back(name)]
+            self._seen = frozenset(sources)
+        copies = [name for name in sources if self._comes_back(name)]
         self._log_left_out(copies)
         for name in copies:
-            del facts[name]
-        targets = {name: self._naming.at_target(name) for name in facts}
-        for name, fact in facts.items():
-            self._check_known(table.topics.get(name), fact, targets[name])
-        return facts, targets, self._target.cluster.describe(targets.values())
+            del sources[name]
+        targets = {name: self._naming.at_target(name) for name in sources}
+        for name, topic in sources.items():
+            self._check_known(table.topics.get(name), topic, targets[name])
+        return sources, targets, self._target.cluster.describe(targets.values())
 
     def _comes_by(self, topic: str) -> frozenset[str]:
         return self._via.get(topic, frozenset()) | {self._source.id}
@@ -183,9 +183,9 @@ class MirrorTopics:
         if self._selection.patterns:
             known = self._selection.matching(source.cluster.topic_names())
             wanted += [name for name in known if name not in wanted]
-        facts = source.cluster.describe(wanted)
+        sources = source.cluster.describe(wanted)
         for name in self._selection.names:
-            if name not in facts:
+            if name not in sources:
                 meant = did_you_mean(name, source.cluster.names())
                 raise MissingTopicError(
                     f"{source.name} has no topic {meant}. Correct --topics, or create the topic.",
@@ -195,7 +195,7 @@ class MirrorTopics:
                 raise ConfigError(
                     f"topic {name} is the table of a mirror. Remove it from --topics."
                 )
-        return facts
+        return sources
 
     def _comes_back(self, topic: str) -> bool:
         if self._target.id not in self._via.get(topic, ()):
@@ -226,32 +226,32 @@ class MirrorTopics:
             "Correct --topics, or omit --once to wait for a topic."
         )
 
-    def _check_known(self, known: Mirrored | None, fact: TopicDescription, target: str) -> None:
+    def _check_known(self, known: Mirrored | None, topic: TopicDescription, target: str) -> None:
         if known is None:
             return
         if known.cluster != self._source.id:
             raise ConfigError(
-                f"mirror {self._name} has copied {fact.name} of cluster {known.cluster}, and "
+                f"mirror {self._name} has copied {topic.name} of cluster {known.cluster}, and "
                 f"{self._source.name} is cluster {self._source.id}. Correct --from, or use another "
                 "--name."
             )
         if known.target != target:
             raise ConfigError(
-                f"mirror {self._name} has copied {fact.name} as {known.target}, and --rename makes "
-                f"it {target}. Use the previous --rename, or another --name."
+                f"mirror {self._name} has copied {topic.name} as {known.target}, and --rename "
+                f"makes it {target}. Use the previous --rename, or another --name."
             )
-        self._require_same(known.source_id, fact, self._source)
+        self._require_same(known.source_id, topic, self._source)
 
     def _check_target(
-        self, known: Mirrored | None, fact: TopicDescription, there: TopicDescription
+        self, known: Mirrored | None, topic: TopicDescription, there: TopicDescription
     ) -> None:
         if known is not None:
             self._require_same(known.target_id, there, self._target)
         if known is None and there.name not in self._created:
-            self._require_compatible(fact, there)
-        elif there.partitions < fact.partitions:
-            self._target.cluster.grow(there.name, fact.partitions)
-            self._log.info("partitions_added", topic=there.name, partitions=fact.partitions)
+            self._require_compatible(topic, there)
+        elif there.partitions < topic.partitions:
+            self._target.cluster.grow(there.name, topic.partitions)
+            self._log.info("partitions_added", topic=there.name, partitions=topic.partitions)
 
     def _require_same(self, before: str, topic: TopicDescription, side: Side) -> None:
         if not same_topic(before, topic.topic_id):
@@ -259,13 +259,13 @@ class MirrorTopics:
                 topic.name, side.name, before=before, now=topic.topic_id, mirror=self._name
             )
 
-    def _require_compatible(self, fact: TopicDescription, there: TopicDescription) -> None:
+    def _require_compatible(self, topic: TopicDescription, there: TopicDescription) -> None:
         """Raise unless an existing target topic is compatible and has no records."""
         where = f"topic {there.name} of {self._target.name}"
-        if there.partitions < fact.partitions:
+        if there.partitions < topic.partitions:
             raise MisconfiguredTopicError(
-                f"{where} has {there.partitions} partitions, and {fact.name} of "
-                f"{self._source.name} has {fact.partitions}. Delete it, add partitions, or use "
+                f"{where} has {there.partitions} partitions, and {topic.name} of "
+                f"{self._source.name} has {topic.partitions}. Delete it, add partitions, or use "
                 "another --rename."
             )
         if not self._target.cluster.keeps_times(there.name):
@@ -293,26 +293,26 @@ class MirrorTopics:
                 topics=[target],
             )
 
-    def _create(self, fact: TopicDescription, target: str) -> None:
+    def _create(self, topic: TopicDescription, target: str) -> None:
         cluster = self._target.cluster
-        config = self._source.cluster.own_configs(fact.name) | _KEEPS_TIMES
+        config = self._source.cluster.own_configs(topic.name) | _KEEPS_TIMES
         count = self._replication_factor
         config, refused = fitting(config, count) if count > 0 else (config, {})
-        new = NewTopic(target, fact.partitions, count, config, fact.name, changelog=False)
+        new = NewTopic(target, topic.partitions, count, config, topic.name, changelog=False)
         refused |= cluster.create_fitting(new)
         if count < 0 and "min.insync.replicas" in config:
             _, more = fitting(config, cluster.replicas(target))
             cluster.alter_config(target, dict.fromkeys(more))
             refused |= more
         self._created.add(target)
-        self._log.info("topic_created", topic=target, partitions=fact.partitions, configs=config)
+        self._log.info("topic_created", topic=target, partitions=topic.partitions, configs=config)
         if refused:
             self._log.warning("topic_configs_rejected", topic=target, reasons=refused)
 
-    def _pair(self, fact: TopicDescription, there: TopicDescription) -> Pair:
-        via = tuple(sorted(self._via.get(fact.name, ())))
-        mirrored = Mirrored(self._source.id, fact.topic_id, there.name, there.topic_id, via)
-        return Pair(fact.name, fact.partitions, there.max_message_bytes or MESSAGE_MAX, mirrored)
+    def _pair(self, topic: TopicDescription, there: TopicDescription) -> Pair:
+        via = tuple(sorted(self._via.get(topic.name, ())))
+        mirrored = Mirrored(self._source.id, topic.topic_id, there.name, there.topic_id, via)
+        return Pair(topic.name, topic.partitions, there.max_message_bytes or MESSAGE_MAX, mirrored)
 
 
 def read_table(side: Side, topic: str, *, whole: Iterable[str] = ()) -> Table:

@@ -189,10 +189,10 @@ class MinPosition:
     @property
     def is_reached(self) -> Callable[[PartitionPosition], bool]:
         if self.topic is None:
-            return lambda place: place.offset >= self.offset
+            return lambda position: position.offset >= self.offset
         name = f"{self.topic}-{self.partition}"
         # A record is committed if the committed offset, which is the next to read, is larger.
-        return lambda place: place.inputs.get(name, -1) > self.offset
+        return lambda position: position.inputs.get(name, -1) > self.offset
 
 
 def row_document(row: StoreRow[Any, Any]) -> dict[str, Any]:

@@ -513,13 +513,13 @@ class Feeds:
             return self._cluster
 
     def _tps(self, cluster: FeedCluster, origin: Origin) -> list[TopicPartition]:
-        facts = cluster.admin.describe([origin.topic]).get(origin.topic)
-        if facts is None:
+        description = cluster.admin.describe([origin.topic]).get(origin.topic)
+        if description is None:
             raise NotReadableError(
                 f"the topic {origin.topic}, with the changes of store {origin.store.name!r}, does "
                 "not exist yet. Start the application, which creates it"
             )
-        return [TopicPartition(origin.topic, number) for number in range(facts.partitions)]
+        return [TopicPartition(origin.topic, number) for number in range(description.partitions)]
 
     def _tail_of(
         self,

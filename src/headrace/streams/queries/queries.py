@@ -44,7 +44,7 @@ class Queries:
     """Stores of an application on this host, readable while its workers run. Thread-safe.
 
     Args:
-        facts: returns the reports of this host's workers; None without reports.
+        snapshot: returns the reports of this host's workers; None without reports.
         workers: queries the workers of this host for rows in their memory.
         cluster: creates the client that looks up the group's assignment; None is the live client.
         monotonic_s: the clock of the reports.
@@ -57,7 +57,7 @@ class Queries:
         plans: Sequence[SubPlan],
         global_plans: Sequence[GlobalPlan] = (),
         *,
-        facts: Callable[[], ApplicationSnapshot] | None = None,
+        snapshot: Callable[[], ApplicationSnapshot] | None = None,
         workers: Workers = lambda: None,
         cluster: Callable[[], AdminClient] | None = None,
         monotonic_s: Callable[[], float] = time.monotonic,
@@ -76,7 +76,7 @@ class Queries:
             monotonic_s=monotonic_s,
         )
         self.stores: Mapping[str, StoreDescriptor] = kept_stores(plans, global_plans, config)
-        self._facts = facts
+        self._snapshot = snapshot
         self._workers = workers
         self._monotonic_s = monotonic_s
         self._reports: tuple[float, Mapping[str, TaskReport]] = (float("-inf"), {})
@@ -94,11 +94,11 @@ class Queries:
         self.reports_of = self._local.reports_of
 
     def _task_reports(self) -> Mapping[str, TaskReport]:
-        if self._facts is None:
+        if self._snapshot is None:
             return {}
         now_s = self._monotonic_s()
         if now_s - self._reports[0] > REPORTS_KEPT_S:
-            self._reports = (now_s, task_reports(self._facts(), now_s))
+            self._reports = (now_s, task_reports(self._snapshot(), now_s))
         return self._reports[1]
 
     def store(self, name: str, *, max_age: timedelta | None = None) -> Any:
@@ -184,7 +184,7 @@ class Queries:
                 part = next(p for p in source.parts() if p.shown_partition in (partition, None))
                 with source.read(part, fresh=fresh) as access:
                     pass
-                position = access.place
+                position = access.position
                 assert position is not None
                 if is_there(position):
                     return

@@ -59,44 +59,46 @@ class AgeLimit:
     most_ms: int | None = None
     advice: str = "accept them with max_age="
 
-    def require(self, store: str, place: PartitionPosition, is_left: Callable[[], bool]) -> None:
+    def require(self, store: str, position: PartitionPosition, is_left: Callable[[], bool]) -> None:
         """Raise TooOldError if the rows of a partition are too old.
 
         `is_left` returns whether workers run on this host, but none of them holds the files.
         """
         most_ms = AGE_MAX_S * 1000 if self.most_ms is None else self.most_ms
-        if place.age_ms <= most_ms or (self.most_ms is None and not is_left()):
+        if position.age_ms <= most_ms or (self.most_ms is None and not is_left()):
             return
-        raise too_old(store, place, most_ms, advice=f"Query all hosts over HTTP, or {self.advice}")
+        raise too_old(
+            store, position, most_ms, advice=f"Query all hosts over HTTP, or {self.advice}"
+        )
 
 
-def too_old(store: str, place: PartitionPosition, most_ms: float, *, advice: str) -> TooOldError:
+def too_old(store: str, position: PartitionPosition, most_ms: float, *, advice: str) -> TooOldError:
     """Return the error for rows that are older than the caller accepts, with advice."""
     which = f"store {store!r}"
-    if place.partition is not None:
-        which = f"partition {place.partition} of {which}"
-    is_followed = place.state == "running" or place.partition is None
-    if is_followed and place.age_ms <= UNRESPONSIVE_S * 1000:
+    if position.partition is not None:
+        which = f"partition {position.partition} of {which}"
+    is_followed = position.state == "running" or position.partition is None
+    if is_followed and position.age_ms <= UNRESPONSIVE_S * 1000:
         problem = (
-            f"the rows of {which} are {place.age_ms} ms old, and at most {most_ms:g} ms are "
+            f"the rows of {which} are {position.age_ms} ms old, and at most {most_ms:g} ms are "
             "accepted"
         )
     else:
         problem = (
-            f"{which} may lack changes of {place.age_ms / 1000:g} s, and at most "
-            f"{most_ms / 1000:g} s are accepted: {_why(place)}"
+            f"{which} may lack changes of {position.age_ms / 1000:g} s, and at most "
+            f"{most_ms / 1000:g} s are accepted: {_why(position)}"
         )
     return TooOldError(f"{problem}. {advice}")
 
 
-def _why(place: PartitionPosition) -> str:
-    if place.partition is None:
+def _why(position: PartitionPosition) -> str:
+    if position.partition is None:
         return "no worker of this host has it now"
-    if place.state is None:
+    if position.state is None:
         return "no worker of this host has its task now"
-    if place.state == "running":
+    if position.state == "running":
         return "the worker with its task is unresponsive"
-    return f"its task here is {place.state}"
+    return f"its task here is {position.state}"
 
 
 # The committed rows of a store in a worker's memory, with the interface of a local store.
@@ -217,10 +219,10 @@ class TaskReport:
         return {f"{one.topic}-{one.partition}": one.committed for one in self.task.inputs}
 
 
-def task_reports(facts: ApplicationSnapshot, now_s: float) -> Mapping[str, TaskReport]:
+def task_reports(snapshot: ApplicationSnapshot, now_s: float) -> Mapping[str, TaskReport]:
     return {
         task.id: TaskReport(task, view.snapshot.age_s(now_s), view.index)
-        for view in without_taken(facts).workers
+        for view in without_taken(snapshot).workers
         if view.snapshot is not None and view.pid is not None
         for task in view.snapshot.tasks
     }
@@ -248,11 +250,11 @@ class ReadAccess:
     """Read access to the rows of a partition.
 
     Args:
-        place: the position of the rows; for rows in memory it is set after the access ends.
+        position: the position of the rows; for rows in memory it is set after the access ends.
     """
 
     rows: CommittedStore
-    place: PartitionPosition | None = None
+    position: PartitionPosition | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -368,8 +370,10 @@ class CommittedRows:
                 rows_asked = self._asked(part)
                 access = ReadAccess(rows_asked)
                 yield access
-                access.place = self._place(part, rows_asked.position, None, rows_asked.max_offset)
-                self._note(part, access.place)
+                access.position = self._position(
+                    part, rows_asked.position, None, rows_asked.max_offset
+                )
+                self._note(part, access.position)
                 return
             if part.follower is None:
                 raise NotReadableError("its worker has not started it. Ask again later")
@@ -378,7 +382,7 @@ class CommittedRows:
                 position,
                 age_s,
             ):
-                partition_position = self._place(part, position, age_s)
+                partition_position = self._position(part, position, age_s)
                 if self.age is not None and not any_age:
                     follower = part.follower
                     self.age.require(
@@ -421,13 +425,13 @@ class CommittedRows:
             StateQueryRequest(store.family, store.sub_topology, part.partition),
         )
 
-    def _note(self, part: StorePartition, place: PartitionPosition) -> None:
+    def _note(self, part: StorePartition, position: PartitionPosition) -> None:
         """Record a read: all rows have at least the first offset, and at most the last."""
-        first = self.positions.setdefault(part.partition, place)
-        if place.max_offset > first.max_offset:
-            self.positions[part.partition] = replace(first, max_offset=place.max_offset)
+        first = self.positions.setdefault(part.partition, position)
+        if position.max_offset > first.max_offset:
+            self.positions[part.partition] = replace(first, max_offset=position.max_offset)
 
-    def _place(
+    def _position(
         self,
         part: StorePartition,
         position: Position,
@@ -495,15 +499,15 @@ class CommittedRows:
                     f"store {self.store.name!r} is committed more often than it can be read. Ask "
                     "again later"
                 )
-            assert access.place is not None
-            yield access.place, steps, last
+            assert access.position is not None
+            yield access.position, steps, last
             left = None if last is None else left.after(last)
 
     def _view(self, rows: CommittedStore) -> CommittedStore:
         return self.store.layout.view(rows)
 
     def shown_positions(self) -> tuple[PartitionPosition, ...]:
-        return tuple(place for _, place in sorted(self.positions.items()))
+        return tuple(position for _, position in sorted(self.positions.items()))
 
     def get(self, key: bytes) -> tuple[int, bytes] | None:
         """Return the row of a key and its partition, from any partition on this host."""
@@ -525,9 +529,9 @@ class CommittedRows:
                 unread = unread or error
                 continue
             if row is not None:
-                assert access.place is not None
+                assert access.position is not None
                 self.positions.clear()
-                self.positions[part.partition] = access.place
+                self.positions[part.partition] = access.position
                 return part.partition, row
         if unread is not None:
             raise unread

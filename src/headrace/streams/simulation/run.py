@@ -273,7 +273,7 @@ class InputProducer:
             self._in_transaction(topic, rows, committed=True)
         else:
             for row in rows:
-                self._append(self._place(topic, row), row, None)
+                self._append(self._assign(topic, row), row, None)
         self.left -= 1
 
     def _in_transaction(self, topic: str, rows: Sequence[Row], *, committed: bool) -> None:
@@ -282,7 +282,7 @@ class InputProducer:
         transactions = self._cluster.transactions
         epoch = transactions.init(name, 60 * SECOND)
         for row in rows:
-            tp = self._place(topic, row)
+            tp = self._assign(topic, row)
             self._append(tp, row, transactions.join(name, epoch, tp))
         self.left += 1
 
@@ -296,7 +296,7 @@ class InputProducer:
         late = self._kernel.chance(0.3)
         self._kernel.after(self._kernel.between(MS, (5 * SECOND) if late else 50 * MS), end)
 
-    def _place(self, topic: str, row: Row) -> TopicPartition:
+    def _assign(self, topic: str, row: Row) -> TopicPartition:
         # Once per row: without a key, the next call returns another partition.
         return self._cluster.route(topic, row[0], -1)
 

@@ -44,8 +44,8 @@ def standard_module(name: str) -> bool:
 
 def _after_standard_library() -> int:
     standard_paths = {Path(sysconfig.get_path(kind)) for kind in ("stdlib", "platstdlib")}
-    standard_paths |= {place / "lib-dynload" for place in standard_paths}
-    last = [index for index, place in enumerate(sys.path) if Path(place) in standard_paths]
+    standard_paths |= {location / "lib-dynload" for location in standard_paths}
+    last = [index for index, location in enumerate(sys.path) if Path(location) in standard_paths]
     return max(last, default=len(sys.path) - 1) + 1
 
 
@@ -93,20 +93,20 @@ def _halves(target: str, what: str, how: str) -> tuple[str, str]:
     return module, path
 
 
-def _found(place: str, path: str, what: str) -> object:
-    module = _import(place)
+def _found(location: str, path: str, what: str) -> object:
+    module = _import(location)
     attribute: object = module
     for name in path.split("."):
         if not hasattr(attribute, name):
             raise ApplicationError(
-                f"{place}{_whose(place)} has no attribute {path!r}; it must be {what}"
+                f"{location}{_whose(location)} has no attribute {path!r}; it must be {what}"
             )
         attribute = getattr(attribute, name)
     return attribute
 
 
-def _whose(place: str) -> str:
-    is_python_s = standard_module(place.partition(".")[0])
+def _whose(location: str) -> str:
+    is_python_s = standard_module(location.partition(".")[0])
     return ", which is a module of Python itself (rename your module); it" if is_python_s else ""
 
 
@@ -136,25 +136,25 @@ def _as_app(found: object, target: str) -> KafkaStreams:
     return made
 
 
-def _import(place: str) -> ModuleType:
-    if place.endswith(".py") or os.sep in place:
-        return _import_file(Path(place))
+def _import(location: str) -> ModuleType:
+    if location.endswith(".py") or os.sep in location:
+        return _import_file(Path(location))
     add_import_path(Path.cwd())
     try:
-        return importlib.import_module(place)
+        return importlib.import_module(location)
     except SystemExit as error:
-        raise _ends_the_interpreter(place, error) from error
+        raise _ends_the_interpreter(location, error) from error
     except ModuleNotFoundError as error:
-        if error.name is None or not f"{place}.".startswith(f"{error.name}."):
-            raise _broken(place, error) from error
+        if error.name is None or not f"{location}.".startswith(f"{error.name}."):
+            raise _broken(location, error) from error
         raise ApplicationError(
-            f"no module {place!r} is installed or in {Path.cwd()}. Start in its directory, or name "
-            "the file: path/to/file.py:app"
+            f"no module {location!r} is installed or in {Path.cwd()}. Start in its directory, or "
+            "name the file: path/to/file.py:app"
         ) from error
     except (StreamsError, TopologyError):
         raise
     except Exception as error:
-        raise _broken(place, error) from error
+        raise _broken(location, error) from error
 
 
 def _import_file(path: Path) -> ModuleType:
@@ -184,9 +184,9 @@ def _import_file(path: Path) -> ModuleType:
     return module
 
 
-def _ends_the_interpreter(place: str, error: SystemExit) -> ApplicationError:
+def _ends_the_interpreter(location: str, error: SystemExit) -> ApplicationError:
     return ApplicationError(
-        f"{place} ends the interpreter when it is imported (status {_status(error)}). Move the "
+        f"{location} ends the interpreter when it is imported (status {_status(error)}). Move the "
         'code of the program under: if __name__ == "__main__":'
     )
 
@@ -201,7 +201,7 @@ def failed_call(target: str, error: Exception) -> ApplicationError:
     return _broken(target, error, "called")
 
 
-def _broken(place: str, error: Exception, verb: str = "imported") -> ApplicationError:
+def _broken(location: str, error: Exception, verb: str = "imported") -> ApplicationError:
     """Return the error for a failed import; its text quotes no record, as none was read yet."""
     every = traceback.extract_tb(error.__traceback__)
     frames = [frame for frame in every if is_the_users(frame.filename)] or [
@@ -212,13 +212,13 @@ def _broken(place: str, error: Exception, verb: str = "imported") -> Application
     if isinstance(error, SyntaxError) and error.filename and Path(error.filename).is_file():
         reason, line = error.msg, "" if error.lineno is None else f":{error.lineno}"
         where = f" at {error.filename}{line}"  # code that never ran, so no frame contains it
-    what = _shadowed(error, place) or "Correct the code"
+    what = _shadowed(error, location) or "Correct the code"
     return ApplicationError(
-        f"{place} cannot be {verb}: {type(error).__name__}: {reason}{where}. {what}"
+        f"{location} cannot be {verb}: {type(error).__name__}: {reason}{where}. {what}"
     )
 
 
-def _shadowed(error: Exception, place: str) -> str | None:
+def _shadowed(error: Exception, location: str) -> str | None:
     """Return advice if a standard module was imported in place of the user's module."""
     name = None
     if isinstance(error, ImportError):
@@ -228,7 +228,7 @@ def _shadowed(error: Exception, place: str) -> str | None:
     top = (name or "").partition(".")[0]
     if not standard_module(top):
         return None
-    for directory in (Path(place).absolute().parent, Path.cwd()):
+    for directory in (Path(location).absolute().parent, Path.cwd()):
         for mine in (directory / f"{top}.py", directory / top):
             if mine.exists():
                 return (

@@ -116,21 +116,21 @@ class LoggedStatus:
 
 
 def fields(worker: WorkerStatus, now_s: float) -> dict[str, object]:
-    facts: dict[str, object] = {"state": worker.view().state_at(now_s), "pid": worker.pid}
+    shown: dict[str, object] = {"state": worker.view().state_at(now_s), "pid": worker.pid}
     if worker.last is not None:
-        facts |= {
+        shown |= {
             "tasks": worker.last.tasks,
             "records": worker.last.processed,
             "records_per_s": round(worker.records_per_s(now_s)),
             "commits_per_s": round(worker.commits_per_s(now_s), 1),
         }
         age_s = worker.commit_age_s(now_s)
-        facts["commit_age_s"] = None if age_s is None else round(age_s, 1)
+        shown["commit_age_s"] = None if age_s is None else round(age_s, 1)
         if worker.last.to_restore:
-            facts |= {"restored": worker.last.restored, "to_restore": worker.last.to_restore}
+            shown |= {"restored": worker.last.restored, "to_restore": worker.last.to_restore}
     if worker.restarts:
-        facts["restarts"] = worker.restarts
-    return {name: fact for name, fact in facts.items() if fact is not None}
+        shown["restarts"] = worker.restarts
+    return {name: value for name, value in shown.items() if value is not None}
 
 
 class StatusLine:

@@ -226,7 +226,7 @@ class Supervisor:
     loaded: Callable[[Loaded], None] = lambda _: None
     set_log_level: Callable[[str], None] = lambda _: None
     _slots: list[_Slot] = field(init=False)
-    board: HealthSnapshot = field(init=False)
+    health: HealthSnapshot = field(init=False)
     """Health at the last turn; replaced atomically, so that any thread can read it."""
     _application: str = field(init=False, default="")
     _topology: str = field(init=False, default="")
@@ -260,7 +260,7 @@ class Supervisor:
             for index in range(self.workers)
         ]
         self._heartbeats = HeartbeatMonitor(self.log, now_s)
-        self.board = self._board(now_s)
+        self.health = self._health(now_s)
 
     def run(self, wait: Callable[[], None]) -> ExitCode:
         """Run until all workers have ended; `wait` returns after a report or a short time."""
@@ -292,12 +292,12 @@ class Supervisor:
         self._heartbeats.look(statuses, now_s)
         self._kill_unresponsive(now_s)
         self.display.show(statuses, now_s)
-        self.board = self._board(now_s)
+        self.health = self._health(now_s)
         return all(slot.is_over for slot in self._slots)
 
-    def _board(self, now_s: float) -> HealthSnapshot:
+    def _health(self, now_s: float) -> HealthSnapshot:
         return HealthSnapshot(
-            facts=ApplicationSnapshot(
+            snapshot=ApplicationSnapshot(
                 application=self._application,
                 version=__version__,
                 topology=self._topology,
@@ -305,7 +305,7 @@ class Supervisor:
             ),
             turned_s=now_s,
             is_loaded=self._loaded,
-            is_given_up=self._code not in (None, ExitCode.STOPPED, ExitCode.INTERRUPTED),
+            has_failed=self._code not in (None, ExitCode.STOPPED, ExitCode.INTERRUPTED),
             why=self._why,
             picture=self._picture,
         )
@@ -419,7 +419,7 @@ class Supervisor:
                 restarts_max=self.limits.most,
                 within_s=self.limits.within_s,
             )
-            self._why = f"worker {slot.index} crashed too often and is given up"
+            self._why = f"worker {slot.index} crashed too often and is not restarted"
             self._stop_all(ExitCode.RESTARTS, f"worker {slot.index} crashed too often")
             return
         self.log.warning("worker_crashed", **log_fields, restart_in_s=round(pause_s, 3))

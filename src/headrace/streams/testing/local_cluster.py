@@ -201,10 +201,10 @@ class LocalAdmin(Generic[ClusterT]):
         )
 
     def partition_counts(self, names: Iterable[str]) -> dict[str, int]:
-        return {name: facts.partitions for name, facts in self.describe(names).items()}
+        return {name: found.partitions for name, found in self.describe(names).items()}
 
     def ask_ids(self, topics: Sequence[str]) -> Callable[[float], Mapping[str, str] | None]:
-        found = {name: facts.topic_id for name, facts in self.describe(topics).items()}
+        found = {name: found.topic_id for name, found in self.describe(topics).items()}
         return lambda _: found
 
     def names(self) -> frozenset[str]:

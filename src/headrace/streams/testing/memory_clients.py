@@ -240,9 +240,9 @@ class _MemoryProducer:
     def _require_time(self, topic: str, timestamp: int) -> None:
         found = self._cluster.create(topic)
         if any(name in found.config for name in _TIME_CONFIGS):
-            facts = TopicDescription(topic, len(found.logs), found.id, found.config)
+            description = TopicDescription(topic, len(found.logs), found.id, found.config)
             now_ms = self._cluster.now_ms()
-            TimeLimits.of({topic: facts}).require(topic, max(timestamp, 1), now_ms)
+            TimeLimits.of({topic: description}).require(topic, max(timestamp, 1), now_ms)
 
     def _check(self) -> None:
         """Raise if a real producer could not write now."""

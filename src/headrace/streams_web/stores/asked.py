@@ -174,7 +174,7 @@ class Asked:
 
     def require_age(self, positions: tuple[PartitionPosition, ...]) -> None:
         most_s = self._span("max_age", AGE_MAX_S)
-        old = [place for place in positions if place.age_ms / 1000 > most_s]
+        old = [position for position in positions if position.age_ms / 1000 > most_s]
         if old:
             advice = f"Use max_age= to accept rows older than {most_s:g} s"
             raise too_old(self.name, old[0], 1000 * most_s, advice=advice)

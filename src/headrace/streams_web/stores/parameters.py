@@ -99,10 +99,10 @@ def require_known(given: Iterable[str], known: Mapping[str, str]) -> None:
 
 def store_paths() -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the paths, and the schemas that they refer to."""
-    (place,), schemas = msgspec.json.schema_components(
+    (position,), schemas = msgspec.json.schema_components(
         [PartitionPosition], ref_template="#/components/schemas/{name}"
     )
-    positions = {"type": "array", "items": place}
+    positions = {"type": "array", "items": position}
     row: dict[str, Any] = {
         "type": "object",
         "properties": {
@@ -230,9 +230,9 @@ def _changes(summary: str, *, key: bool = False) -> dict[str, Any]:
     return {"get": operation}
 
 
-def _parameter(name: str, place: str, text: str) -> dict[str, Any]:
-    made = {"name": name, "in": place, "schema": {"type": "string"}}
-    return {**made, "required": True} if place == "path" else {**made, "description": text}
+def _parameter(name: str, location: str, text: str) -> dict[str, Any]:
+    made = {"name": name, "in": location, "schema": {"type": "string"}}
+    return {**made, "required": True} if location == "path" else {**made, "description": text}
 
 
 def _many(answer: dict[str, Any]) -> dict[str, Any]:

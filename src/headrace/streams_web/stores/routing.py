@@ -319,7 +319,7 @@ def _is_silent_still(group: GroupDescription, store: StoreDescriptor, one: Missi
 
 
 def _offset(part: PartialAnswer) -> int:
-    return sum(place["offset"] for place in part.found.get("positions", ()))
+    return sum(position["offset"] for position in part.found.get("positions", ()))
 
 
 def _listed(only: Iterable[int]) -> str:
@@ -676,11 +676,11 @@ def _whole(parts: list[PartialAnswer], missing: list[Missing]) -> dict[str, Any]
     """Return the positions of all parts, merged by partition, and the missing partitions."""
     positions: dict[int, dict[str, Any]] = {}
     for part in parts:
-        for place in part.found.get("positions", ()):
+        for position in part.found.get("positions", ()):
             # A partition may be queried twice, even on two hosts if its task moved: all rows are
             # at least as recent as the earlier position, and none is newer than the later.
-            partition = place["partition"]
-            some = [positions[partition], place] if partition in positions else [place]
+            partition = position["partition"]
+            some = [positions[partition], position] if partition in positions else [position]
             furthest = max(one["max_offset"] for one in some)
             earliest = min(some, key=lambda one: one["offset"])
             positions[partition] = {**earliest, "max_offset": furthest}

@@ -76,7 +76,7 @@ def test_a_task_that_fails_is_run_again_and_nothing_is_lost_or_doubled(
     try:
         results = SparkRows(spark, local)
         report = hand_over_partitioned(
-            results, handed.application, facts=local.local.facts(), unit_probe=fault
+            results, handed.application, summary=local.local.summary(), unit_probe=fault
         )
     finally:
         spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
@@ -119,7 +119,7 @@ def test_the_next_driver_with_the_same_id_does_the_rest(
     assert len(left) == 4 - written
     if left:
         local = handed.computed(found.plan)
-        report = hand_over_partitioned(local, application, facts=local.local.facts())
+        report = hand_over_partitioned(local, application, summary=local.local.summary())
     else:
         report = finish_partitioned(application, found.plan)
         assert report.counts.total == 0
@@ -163,7 +163,7 @@ def test_of_a_driver_that_died_with_its_one_transaction_nothing_is_visible(
     assert found.plan is not None
     assert not found.in_parts
     local = handed.computed(found.plan)
-    hand_over_by_driver(local, handed.application, facts=local.local.facts())
+    hand_over_by_driver(local, handed.application, summary=local.local.summary())
     handed.check_recount()
     handed.go_on_live()
 
@@ -177,8 +177,10 @@ def test_a_twin_of_the_driver_fences_the_first_one(handed: Handed) -> None:
 
     def second(step: str) -> None:
         if step == "handover_checked":
-            hand_over_partitioned(local, handed.application, facts=local.local.facts())
+            hand_over_partitioned(local, handed.application, summary=local.local.summary())
 
     with pytest.raises(BackfillError, match="another driver"):
-        hand_over_partitioned(local, handed.application, facts=local.local.facts(), probe=second)
+        hand_over_partitioned(
+            local, handed.application, summary=local.local.summary(), probe=second
+        )
     handed.check_recount()

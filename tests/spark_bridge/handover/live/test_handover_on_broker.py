@@ -66,7 +66,7 @@ def handed(topics: Topics, tmp_path: Path) -> Handed:
 def hand_over(handed: Handed, how: str, backfill_id: str = "bf-1", **more: Any) -> Any:
     """Compute everything and hand it over."""
     local = handed.computed(handed.plan(backfill_id))
-    return WAYS[how](local, handed.application, facts=local.local.facts(), **more)
+    return WAYS[how](local, handed.application, summary=local.local.summary(), **more)
 
 
 def admin(topics: Topics) -> GroupAdmin:
@@ -139,8 +139,8 @@ def test_offsets_are_handed_over_with_the_numbers_of_their_changelogs(
 ) -> None:
     """One that is made anew before the first start is not taken for an empty one."""
     hand_over(handed, how)
-    facts = admin(handed.topics).describe([handed.changelog])
-    numbers = changelog_numbers({name: found.topic_id for name, found in facts.items()})
+    descriptions = admin(handed.topics).describe([handed.changelog])
+    numbers = changelog_numbers({name: found.topic_id for name, found in descriptions.items()})
     assert len(numbers) == 1
     texts = kafka.committed_metadata(
         handed.bootstrap, handed.id, f"{handed.id}-by-word-repartition"
@@ -176,7 +176,7 @@ def test_outputs_can_be_left_out(handed: Handed, how: str) -> None:
 def test_the_markers_of_a_finished_hand_over_are_taken_away(handed: Handed) -> None:
     plan = handed.plan("bf-1")
     local = handed.computed(plan)
-    hand_over_partitioned(local, handed.application, facts=local.local.facts())
+    hand_over_partitioned(local, handed.application, summary=local.local.summary())
     assert kafka.committed(handed.bootstrap, marker_group(plan), handed.source) == {}
     assert kafka.committed(handed.bootstrap, backfill_group(handed.id), handed.source)
 
@@ -219,7 +219,7 @@ def test_what_spark_cannot_bring_is_said_and_nothing_after_it_hides_that(
         patched.setattr(TransactionalProducer, "close", close_and_fail)
         with pytest.raises(BackfillError, match=r"EOFError: the JVM has gone.*driver\.memory"):
             hand_over_by_driver(
-                Gone(local.local, plan), handed.application, facts=local.local.facts()
+                Gone(local.local, plan), handed.application, summary=local.local.summary()
             )
     assert handed.state() == {}
     assert handed.offsets() == {}
@@ -230,7 +230,7 @@ def test_units_in_one_partition_of_spark_are_written_one_after_the_other(handed:
     """So Spark does it with topics of one partition."""
     local = handed.computed(handed.plan("bf-1"))
     merged: Any = Merged(local.local, local.plan)
-    report = hand_over_partitioned(merged, handed.application, facts=local.local.facts())
+    report = hand_over_partitioned(merged, handed.application, summary=local.local.summary())
     assert report.units == 4
     handed.check_recount()
     handed.go_on_live()
@@ -241,7 +241,7 @@ def test_units_that_are_mixed_are_refused(handed: Handed) -> None:
     local = handed.computed(handed.plan("bf-1"))
     mixed: Any = Mixed(local.local, local.plan)
     with pytest.raises(BackfillError, match="are mixed in a Spark partition"):
-        hand_over_partitioned(mixed, handed.application, facts=local.local.facts())
+        hand_over_partitioned(mixed, handed.application, summary=local.local.summary())
     assert handed.offsets() == {}
 
 
@@ -368,17 +368,17 @@ def test_a_sink_that_would_delete_the_records_is_refused_with_the_way_out(
 
 def test_rows_that_take_too_long_for_one_transaction_are_refused(handed: Handed) -> None:
     local = handed.computed(handed.plan("bf-1"))
-    facts = local.local.facts()
-    for much in (replace(facts, rows=100_000_000), replace(facts, size=1 << 40)):
+    summary = local.local.summary()
+    for much in (replace(summary, rows=100_000_000), replace(summary, size=1 << 40)):
         with pytest.raises(CannotBackfillError, match="handover='partitioned'"):
-            hand_over_by_driver(local, handed.application, facts=much)
+            hand_over_by_driver(local, handed.application, summary=much)
 
 
 def test_auto_looks_at_rows_at_bytes_and_at_what_is_replaced(handed: Handed) -> None:
     plan, target = handed.plan("bf-1"), HandoverTarget.live(handed.application)
 
-    def way(facts: RowSummary, **more: Any) -> str:
-        return chosen(plan, target, facts, **{"reset": False, **more})
+    def way(summary: RowSummary, **more: Any) -> str:
+        return chosen(plan, target, summary, **{"reset": False, **more})
 
     assert way(RowSummary(5_000_000, {}, 1 << 20)) == "driver"
     assert way(RowSummary(5_000_001, {}, 1 << 20)) == "partitioned"
@@ -487,7 +487,7 @@ def test_a_reset_lets_another_topology_start_with_what_it_was_given(
     monkeypatch.setattr(TransactionalProducer, "commit", commit_and_lose)
     dies = pytest.raises(Stopped) if lost is Stopped else nullcontext()
     with dies:
-        WAYS[how](local, application, facts=local.local.facts(), reset=True, probe=probe)
+        WAYS[how](local, application, summary=local.local.summary(), reset=True, probe=probe)
     with live(changed, handed.settings) as app:
         app.wait_running()
 
@@ -520,7 +520,7 @@ def test_sub_topologies_that_write_to_each_other_are_handed_over_together(
     units = units_of(application, plan)
     assert any(len({sub for sub, _ in unit.tasks}) > 1 for unit in units)
     local: Any = computed(topology, settings, plan)
-    WAYS[how](local, application, facts=local.local.facts())
+    WAYS[how](local, application, summary=local.local.summary())
     kafka.write(topics.bootstrap, customers, [(b"c1", b"Eve")])
     with live(topology, settings) as app:
         app.wait(lambda: len(kafka.read(topics.bootstrap, sink)) == 30, what="joined rows")
@@ -550,7 +550,7 @@ def test_old_windows_are_kept_until_the_live_application_has_them(
     changelog = f"{settings['application.id']}-w-changelog"
     assert admin(topics).describe([changelog])[changelog].retention_ms != -1
     hand_over_by_driver(
-        local, CompiledApplication.of(topology, settings), facts=local.local.facts()
+        local, CompiledApplication.of(topology, settings), summary=local.local.summary()
     )
     assert admin(topics).describe([changelog])[changelog].retention_ms == -1
     kafka.write(topics.bootstrap, source, [(b"k", b"v")], timestamp=START_MS + 10)
@@ -578,8 +578,10 @@ def test_another_backfill_is_refused_while_one_is_open(handed: Handed) -> None:
     assert plan is not None
     local = handed.computed(plan)
     with pytest.raises(CannotBackfillError, match="with another plan or other options"):
-        hand_over_partitioned(local, handed.application, outputs="skip", facts=local.local.facts())
-    hand_over_partitioned(local, handed.application, facts=local.local.facts())
+        hand_over_partitioned(
+            local, handed.application, outputs="skip", summary=local.local.summary()
+        )
+    hand_over_partitioned(local, handed.application, summary=local.local.summary())
     handed.check_recount()
 
 
@@ -636,7 +638,7 @@ def test_a_plan_is_not_gone_on_with_when_a_topic_was_made_again(handed: Handed) 
     local = handed.computed(handed.plan("bf-2"))
     make_again()
     with pytest.raises(CannotBackfillError, match="created again"):
-        hand_over_by_driver(local, handed.application, facts=local.local.facts())
+        hand_over_by_driver(local, handed.application, summary=local.local.summary())
     assert find(handed.application, "bf-2").plan is None
 
 
@@ -685,7 +687,10 @@ def test_dropping_parts_lets_the_application_begin_anew(handed: Handed) -> None:
     local = handed.computed(plan)
     with pytest.raises(Stopped):
         hand_over_partitioned(
-            local, handed.application, facts=local.local.facts(), probe=stop_at("handover_written")
+            local,
+            handed.application,
+            summary=local.local.summary(),
+            probe=stop_at("handover_written"),
         )
     target = HandoverTarget.live(handed.application)
     head = target.notes().open_head

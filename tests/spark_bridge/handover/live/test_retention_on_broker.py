@@ -90,7 +90,7 @@ class Windowed:
         plan = plan_of(self.topology, self.settings, "bf-1")
         local: Any = computed(self.topology, self.settings, plan)
         application = CompiledApplication.of(self.topology, self.settings)
-        WAYS[how](local, application, facts=local.local.facts())
+        WAYS[how](local, application, summary=local.local.summary())
         self.unprocessed = 0
 
     def run(self, meanwhile: Callable[[], None] = lambda: None) -> int:

@@ -91,7 +91,7 @@ def test_an_attempt_that_is_fenced_waits_for_the_one_that_writes(twins: Twins) -
     assert first["written"] is False
     assert [report["written"] for report in reports] == [True]
     results: Any = twins.local
-    hand_over_partitioned(results, twins.handed.application, facts=twins.local.local.facts())
+    hand_over_partitioned(results, twins.handed.application, summary=twins.local.local.summary())
     twins.handed.check_recount()
 
 

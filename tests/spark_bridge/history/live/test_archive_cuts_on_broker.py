@@ -64,11 +64,11 @@ class Topic:
         admin = GroupAdmin({"bootstrap.servers": self.bootstrap}, timeout_s=30)
         admin.delete_records({self.place: before})
 
-    def cut(self, facts: ArchiveSummary, cutover: Any = None) -> int:
+    def cut(self, summary: ArchiveSummary, cutover: Any = None) -> int:
         if isinstance(cutover, int):
             cutover = {self.place: cutover}
         check_cutover(cutover, [self.place])
-        return cuts_of(facts, 1, self._admin, self._read, cutover)[self.place]
+        return cuts_of(summary, 1, self._admin, self._read, cutover)[self.place]
 
     def with_offsets(self, first: int, last: int) -> ArchiveSummary:
         """An archive of the records between two."""
@@ -136,13 +136,13 @@ def test_a_record_that_would_be_in_neither_is_refused(topic: Topic, cutover: Any
         topic.cut(topic.with_offsets(0, 9), cutover)
     with pytest.raises(HistoryGapError, match="such as offset 0,"):
         topic.cut(topic.nothing(offsets=True), cutover)
-    for facts, offset in (
+    for summary, offset in (
         (topic.without(0, 9), 10),
         (topic.without(0, 9, partition=0), 10),
         (topic.nothing(offsets=False), 0),
     ):
         with pytest.raises(HistoryGapError, match=f"newer than the archive .*, offset {offset},"):
-            topic.cut(facts, cutover)
+            topic.cut(summary, cutover)
 
 
 def test_what_kafka_has_before_an_archive_is_missed(topic: Topic) -> None:

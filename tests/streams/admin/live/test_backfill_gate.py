@@ -41,11 +41,11 @@ class Kept:
         self.topics_max = 0
 
     def committed_at(
-        self, group: str, places: Iterable[TopicPartition], *, decided: bool, topics_max: int
+        self, group: str, tps: Iterable[TopicPartition], *, decided: bool, topics_max: int
     ) -> dict[TopicPartition, CommittedOffset]:
-        self.asked, self.topics_max = list(places), topics_max
+        self.asked, self.topics_max = list(tps), topics_max
         found = self.committed(group, decided=decided)
-        return {place: found[place] for place in self.asked if place in found}
+        return {tp: found[tp] for tp in self.asked if tp in found}
 
     def committed(self, group: str, *, decided: bool) -> dict[TopicPartition, CommittedOffset]:
         assert group == "app.backfill"
@@ -149,10 +149,10 @@ def test_a_look_at_places_is_at_every_topic_where_there_are_few(topics: Topics) 
     put(topics, application, other, "open")
     settings = {"bootstrap.servers": topics.bootstrap}
     cluster = MemberlessGroup(settings, timeout_s=20, stopping=lambda: False)
-    group, places = backfill_group(application), [TopicPartition(asked, 0)]
-    found = cluster.committed_at(group, places, decided=False, topics_max=10_000)
+    group, tps = backfill_group(application), [TopicPartition(asked, 0)]
+    found = cluster.committed_at(group, tps, decided=False, topics_max=10_000)
     assert found.keys() == {TopicPartition(other, 0)}
-    assert cluster.committed_at(group, places, decided=False, topics_max=1) == {}
+    assert cluster.committed_at(group, tps, decided=False, topics_max=1) == {}
 
 
 def test_an_application_refuses_on_a_broker_before_it_makes_a_topic(

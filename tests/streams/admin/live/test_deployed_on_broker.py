@@ -36,7 +36,7 @@ class Upgraded:
         self.input = topics.create("in")
         self.settings = settings_of(topics, directory)
         self.group = self.settings["application.id"]
-        self.place = TopicPartition(self.input, 0)
+        self.tp = TopicPartition(self.input, 0)
 
     def version(self, *, steps: int = 0, store: str | None = None) -> Topology:
         builder = StreamsBuilder()
@@ -60,7 +60,7 @@ class Upgraded:
 
     def kept(self) -> CommittedOffset | None:
         offsets = self.admin().committed(topology_group(self.group), decided=True)
-        return offsets.get(self.place)
+        return offsets.get(self.tp)
 
     def command(self, name: str, *arguments: str, steps: int = 0) -> Result:
         file = self.directory / f"app_{uuid.uuid4().hex}.py"

@@ -59,7 +59,7 @@ def test_a_group_that_was_deleted_is_refused_until_all_of_it_is_set(
     with live(topology, settings) as app:
         app.wait_processed(600)
     before = admin.committed(group, decided=True)
-    assert {place.topic for place in before} == {source, between}
+    assert {tp.topic for tp in before} == {source, between}
     ends = kafka.ends(topics.bootstrap, between)
 
     def deleted() -> bool:
@@ -124,8 +124,8 @@ def test_at_least_once_tells_of_a_deleted_group_before_the_start_and_how_to_go_a
     assert told.endswith(f"{last}The code of functions is not compared.\n")
 
     ends = {t: kafka.ends(topics.bootstrap, t) for t in (f"{group}-by-word-repartition", source)}
-    places = {TopicPartition(t, p): end for t, some in ends.items() for p, end in some.items()}
-    admin.set_offsets(group, {place: CommittedOffset(end) for place, end in places.items()})
+    tps = {TopicPartition(t, p): end for t, some in ends.items() for p, end in some.items()}
+    admin.set_offsets(group, {tp: CommittedOffset(end) for tp, end in tps.items()})
     write(topics, source, WORDS)
     with live(topology, settings) as app:
         app.wait_processed(2 * WORDS)

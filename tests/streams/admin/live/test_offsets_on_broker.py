@@ -62,9 +62,9 @@ class Offsets:
 
     def texts(self) -> dict[int, str]:
         found = self.admin.committed(self.counting.group, decided=True)
-        return {place.partition: offset.metadata for place, offset in found.items()}
+        return {tp.partition: offset.metadata for tp, offset in found.items()}
 
-    def place(self, partition: int) -> TopicPartition:
+    def tp(self, partition: int) -> TopicPartition:
         return TopicPartition(self.counting.input, partition)
 
     def last_counts(self) -> dict[bytes, int]:
@@ -82,7 +82,7 @@ def test_the_list_shows_where_each_partition_stands(offsets: Offsets) -> None:
     assert f"Group {offsets.counting.group}, no members" in done.output
     for partition, end in offsets.ends.items():
         (line,) = [text for text in done.output.splitlines() if f"-{partition} " in text]
-        assert line.split() == [f"0_{partition}", str(offsets.place(partition)), str(end), "0",
+        assert line.split() == [f"0_{partition}", str(offsets.tp(partition)), str(end), "0",
                                 str(end), "0"]  # fmt: skip
 
 
@@ -113,15 +113,15 @@ def test_one_record_is_left_out_when_that_is_asked_for(offsets: Offsets) -> None
     counting = offsets.counting
     kafka.write(counting.bootstrap, counting.input, [(b"bad", b"x")])
     (partition,) = [
-        place.partition
-        for place, end in offsets.admin.end_offsets([offsets.place(0), offsets.place(1)]).items()
-        if end != offsets.ends[place.partition]
+        tp.partition
+        for tp, end in offsets.admin.end_offsets([offsets.tp(0), offsets.tp(1)]).items()
+        if end != offsets.ends[tp.partition]
     ]
     beyond = str(offsets.ends[partition] + 1)
-    place = f"{counting.input}:{partition}"
-    refused = offsets.command("set", "--topic", place, "--to", beyond, "--yes")
+    tp = f"{counting.input}:{partition}"
+    refused = offsets.command("set", "--topic", tp, "--to", beyond, "--yes")
     assert "would never be processed" in refused.output
-    done = offsets.command("set", "--topic", place, "--to", beyond, "--leave-out", "--yes")
+    done = offsets.command("set", "--topic", tp, "--to", beyond, "--leave-out", "--yes")
     assert done.exit_code == 0
     counting.write(10)
     counting.finish()
@@ -151,9 +151,7 @@ def test_a_worker_that_starts_between_look_and_commit_wins(offsets: Offsets) -> 
     with offsets.counting.run() as app:
         app.wait(lambda: bool(offsets.admin.members(offsets.counting.group)), what="a member")
         with pytest.raises(ResetRefusedError, match="a worker of the application was started"):
-            offsets.admin.set_offsets(
-                offsets.counting.group, {offsets.place(0): CommittedOffset(0)}
-            )
+            offsets.admin.set_offsets(offsets.counting.group, {offsets.tp(0): CommittedOffset(0)})
 
 
 def test_lost_offsets_are_set_as_the_error_says_and_everything_counts_once(
@@ -221,14 +219,14 @@ def test_without_consent_or_sense_nothing_is_set(
 def test_what_else_sets_the_offsets_comes_first(offsets: Offsets) -> None:
     group = offsets.counting.group
     note = BackfillNote("open", "bf-1", "0f3c")
-    place = TopicPartition(offsets.counting.input, 0)
-    offsets.admin.set_offsets(backfill_group(group), {place: CommittedOffset(0, note.encode())})
+    tp = TopicPartition(offsets.counting.input, 0)
+    offsets.admin.set_offsets(backfill_group(group), {tp: CommittedOffset(0, note.encode())})
     done = offsets.set("--to", "end", "--yes")
     assert done.exit_code == ExitCode.CRASHED
     assert f"backfill bf-1 of {group} is open" in done.output
 
     offsets.admin.delete_groups([backfill_group(group)])
-    offsets.admin.set_offsets(group, {place: CommittedOffset(0, f"{RESET_MARK} {{}}")})
+    offsets.admin.set_offsets(group, {tp: CommittedOffset(0, f"{RESET_MARK} {{}}")})
     assert "is not finished" in offsets.set("--to", "end", "--yes").output
 
 

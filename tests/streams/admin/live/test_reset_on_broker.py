@@ -167,10 +167,10 @@ def test_an_open_backfill_is_refused_with_the_way_out(
     """Its plan would vouch for rows that the reset deletes."""
     counting = resetting.counting
     cluster = GroupAdmin({"bootstrap.servers": counting.bootstrap}, timeout_s=PATIENCE_S)
-    place = TopicPartition(counting.input, 0)
+    tp = TopicPartition(counting.input, 0)
 
     def put(text: str) -> None:
-        notes = {place: CommittedOffset(0, text)}
+        notes = {tp: CommittedOffset(0, text)}
         cluster.set_offsets(backfill_group(counting.group), notes)
 
     put(BackfillNote(state, "bf-1", "0f").encode())
@@ -310,8 +310,8 @@ def open_transaction(resetting: Resetting) -> Iterator[confluent_kafka.Producer]
     consumer = confluent_kafka.Consumer({**clients, "group.id": counting.group})
     producer.init_transactions(20)
     producer.begin_transaction()
-    place = confluent_kafka.TopicPartition(counting.input, 0, 29)
-    producer.send_offsets_to_transaction([place], consumer.consumer_group_metadata())
+    tp = confluent_kafka.TopicPartition(counting.input, 0, 29)
+    producer.send_offsets_to_transaction([tp], consumer.consumer_group_metadata())
     yield producer
     consumer.close()
 

@@ -32,7 +32,7 @@ def test_counts_are_exact_over_one_three_and_one_worker_under_load(
 ) -> None:
     """Those that are too many leave the group at once, though on.stop has them stay."""
     app = Counted(topics, tmp_path, on_stop="stay", consumer_session_timeout_ms=60_000)
-    place = f"--state-dir={tmp_path / 'state'}"
+    directory = f"--state-dir={tmp_path / 'state'}"
     ended = threading.Event()
 
     def load() -> None:
@@ -44,10 +44,10 @@ def test_counts_are_exact_over_one_three_and_one_worker_under_load(
         loader = threading.Thread(target=load)
         loader.start()
         try:
-            assert "2 workers start" in headrace("scale", "3", place)
+            assert "2 workers start" in headrace("scale", "3", directory)
             run.wait_running(3)
             assert len(kafka.members(app.bootstrap, app.group)) == 3
-            assert "2 workers close" in headrace("scale", "1", place)
+            assert "2 workers close" in headrace("scale", "1", directory)
             run.wait_for("worker_ended", 2, exit_code=ExitCode.STOPPED)
             wait_until(lambda: len(kafka.members(app.bootstrap, app.group)) == 1, what="one member")
         finally:
@@ -62,17 +62,17 @@ def test_counts_are_exact_over_one_three_and_one_worker_under_load(
 
 def test_a_level_changes_in_the_supervisor_and_its_workers(topics: Topics, tmp_path: Path) -> None:
     app = Counted(topics, tmp_path)
-    place = f"--state-dir={tmp_path / 'state'}"
+    directory = f"--state-dir={tmp_path / 'state'}"
     with app.running(1) as run:
         run.wait_running(1)
-        assert "error and above" in headrace("log-level", "error", place)
+        assert "error and above" in headrace("log-level", "error", directory)
         before = len(run.text().splitlines())
-        headrace("scale", "2", place)
+        headrace("scale", "2", directory)
         wait_until(lambda: len(kafka.members(app.bootstrap, app.group)) == 2, what="two members")
         assert [
             line for line in run.text().splitlines()[before:] if '"level": "info"' in line
         ] == []
-        headrace("log-level", "info", place)
+        headrace("log-level", "info", directory)
         run.wait_for("status_reported")
         run.signal(signal.SIGTERM)
         assert run.wait() == ExitCode.STOPPED

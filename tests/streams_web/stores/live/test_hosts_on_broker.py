@@ -100,18 +100,23 @@ def wait_hosts(url: str, hosts: set[str]) -> None:
 
         def found() -> bool:
             try:
-                places = application.store("counts").describe()["positions"]
+                positions = application.store("counts").describe()["positions"]
             except QueryError:
                 return False
-            has = {f"http://{place['host']}" for place in places}
-            return has == hosts and {place["partition"] for place in places} == {0, 1, 2, 3}
+            has = {f"http://{position['host']}" for position in positions}
+            return has == hosts and {position["partition"] for position in positions} == {
+                0,
+                1,
+                2,
+                3,
+            }
 
         wait_until(found, what=f"partitions at {hosts}")
 
 
 def states(store: RemoteStore[str, int]) -> set[str]:
     """What the tasks do; one that has just moved waits for what the cluster says."""
-    return {place["state"] for place in store.describe()["positions"]}
+    return {position["state"] for position in store.describe()["positions"]}
 
 
 def check_answers(urls: set[str], expected: Mapping[str, Any]) -> None:
@@ -126,6 +131,8 @@ def check_answers(urls: set[str], expected: Mapping[str, Any]) -> None:
             assert store.count() == len(expected)
             assert {key: store[key] for key in KEYS[:5]} == {key: expected[key] for key in KEYS[:5]}
             wait_until(lambda store=store: states(store) == {"running"}, what="all tasks run")
-            places = store.describe()["positions"]
-            owners.add(tuple(sorted((place["partition"], place["host"]) for place in places)))
+            positions = store.describe()["positions"]
+            owners.add(
+                tuple(sorted((position["partition"], position["host"]) for position in positions))
+            )
     assert len(owners) == 1  # all hosts name the same
