@@ -19,8 +19,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from headrace.streams.client.asker import Asker, Parameters
 from headrace.streams.client.changes import Changes
+from headrace.streams.client.query_client import Parameters, QueryClient
 from headrace.streams.client.stores import ANY, Connection, RemoteStore, connect
 from headrace.streams.queries.errors import NotReadableError, QueryError
 from tests.chaos.asked import Answer, AnsweredPlace, AnsweredRow, Question
@@ -37,7 +37,7 @@ QUIET_S = 2.0
 OF_ACCOUNTS = ("counts", "totals", "accounts")
 
 
-class NotingAsker(Asker):
+class RecordingClient(QueryClient):
     """Keeps the last answer, as it was sent, and the places that it named."""
 
     def __init__(self, urls: Sequence[str]) -> None:
@@ -63,8 +63,8 @@ class Client(threading.Thread):
     def __init__(self, name: str, urls: Sequence[str], seed: str, out: Lines) -> None:
         super().__init__(name=name)
         self._choose = random.Random(seed)
-        self._asker = NotingAsker(urls)
-        self._connection = Connection(self._asker)
+        self._client = RecordingClient(urls)
+        self._connection = Connection(self._client)
         self._out = out
         self._asks: list[Callable[[], Answer]] = [
             self._key, self._keys, self._range, self._prefix, self._windows, self._sessions
@@ -99,7 +99,7 @@ class Client(threading.Thread):
     ) -> Answer:
         places = (
             AnsweredPlace(p["partition"], p["offset"], p["host"], p["max_offset"])
-            for p in self._asker.places
+            for p in self._client.places
         )
         made = (
             None
@@ -107,7 +107,7 @@ class Client(threading.Thread):
             else AnsweredRow(row["partition"], row["key"], row["value"], row["timestamp"])
             for row in rows
         )
-        is_whole = (self._asker.found or {}).get("after") is None
+        is_whole = (self._client.found or {}).get("after") is None
         return Answer(
             self.name, at_s, store, question, tuple(keys), tuple(made), tuple(places), is_whole
         )
@@ -118,38 +118,38 @@ class Client(threading.Thread):
             store, key = "regions", f"region-{self._choose.randrange(REGIONS):02d}"
         at_s = time.time()
         self._store(store).find(key)
-        return self._answer(at_s, store, "key", [key], [self._asker.found])
+        return self._answer(at_s, store, "key", [key], [self._client.found])
 
     def _keys(self) -> Answer:
         store, keys = self._choose.choice(OF_ACCOUNTS), [self._account() for _ in range(KEYS)]
         at_s = time.time()
         self._store(store).get_many(keys)
-        return self._answer(at_s, store, "keys", keys, (self._asker.found or {})["rows"])
+        return self._answer(at_s, store, "keys", keys, (self._client.found or {})["rows"])
 
     def _range(self) -> Answer:
         store, low, high = self._choose.choice(OF_ACCOUNTS), *sorted([self._account()] * 2)
         high = max(high, self._account())
         at_s = time.time()
         [*self._store(store).range(low, high, limit=PAGE_ROWS)]
-        return self._answer(at_s, store, "range", [low, high], (self._asker.found or {})["rows"])
+        return self._answer(at_s, store, "range", [low, high], (self._client.found or {})["rows"])
 
     def _prefix(self) -> Answer:
         store, prefix = self._choose.choice((("regions", "region-"), ("tiers", "tier-")))
         at_s = time.time()
         [*self._store(store).prefix_scan(prefix, limit=PAGE_ROWS)]
-        rows = (self._asker.found or {})["rows"]
+        rows = (self._client.found or {})["rows"]
         return self._answer(at_s, store, "range", [prefix, prefix + "\x7f"], rows)
 
     def _windows(self) -> Answer:
         at_s, now_ms = time.time(), time.time_ns() // 1_000_000
         begin = now_ms - self._choose.randrange(20_000)
         [*self._store("windows").fetch_all(begin, now_ms, limit=PAGE_ROWS)]
-        return self._answer(at_s, "windows", "windows", [], (self._asker.found or {})["rows"])
+        return self._answer(at_s, "windows", "windows", [], (self._client.found or {})["rows"])
 
     def _sessions(self) -> Answer:
         at_s, key = time.time(), self._account()
         [*self._store("sessions").fetch(key)]
-        return self._answer(at_s, "sessions", "windows", [], (self._asker.found or {})["rows"])
+        return self._answer(at_s, "sessions", "windows", [], (self._client.found or {})["rows"])
 
 
 class Follower(threading.Thread):

@@ -46,7 +46,7 @@ from headrace.streams.plan.key_sample import log_plan_notes
 from headrace.streams.plan.live_versions import LiveVersions
 from headrace.streams.plan.plan import SubPlan, plan_application, refuse_other_than_topology
 from headrace.streams.queries.errors import ApplicationFailedError
-from headrace.streams.queries.query_queue import Ask, QueryQueue
+from headrace.streams.queries.query_queue import QueryQueue, SendQuery
 from headrace.streams.states import State as State
 from headrace.streams.states import rare_collections
 from headrace.streams.stream_threads import StreamThreads, ThreadHandle
@@ -649,7 +649,7 @@ localhost:1 has answered yet. It continues to start in the background; stop it w
             if self._state_listener is not None:
                 self._state_listener(state, old)
 
-    def _query_functions(self) -> dict[int, Ask] | None:
+    def _query_functions(self) -> dict[int, SendQuery] | None:
         if not self._state.works:
             return None
         return {

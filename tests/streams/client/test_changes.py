@@ -100,7 +100,7 @@ def test_another_host_goes_on_where_one_was_silent(scene: ServedChanges) -> None
 
 def test_what_cannot_be_followed_is_an_error_of_its_own(application: Connection) -> None:
     counts = application.store("counts")
-    application._asker.timeout_s = 0.2
+    application._client.timeout_s = 0.2
     for changes, kind, said in (
         (application.store("none").changes(), NoSuchStoreError, "Use a store that it has: counts"),
         (application.store("loose").changes(), QueryError, "has no changelog"),
@@ -122,7 +122,7 @@ def test_where_nobody_answers_any_more_it_ends_with_the_reason(
     scene: ServedChanges, application: Connection
 ) -> None:
     scene.write((0, "a", 1))
-    application._asker.timeout_s = 0.3
+    application._client.timeout_s = 0.3
     with application.store("counts").changes(start="beginning") as changes:
         next(changes)
         scene.server.close()

@@ -208,14 +208,14 @@ def test_nobody_goes_back(hosts: Hosts, application: Connection) -> None:
     """What a host would answer that is behind what another one has answered is waited for."""
     counts = application.store("counts")
     assert counts["k01"] == 3
-    asker = application._asker
+    client = application._client
     row = counts.find("k01")
     assert row is not None
     assert row.partition is not None
-    at = asker._reached["counts"][row.partition]
+    at = client._reached["counts"][row.partition]
     assert at > 0
-    asker._reached["counts"][row.partition] = at + 1_000
-    asker.timeout_s = 0.2
+    client._reached["counts"][row.partition] = at + 1_000
+    client.timeout_s = 0.2
     with pytest.raises(
         NotReadableError, match="an earlier answer was newer, and this host has not"
     ):
@@ -224,7 +224,7 @@ def test_nobody_goes_back(hosts: Hosts, application: Connection) -> None:
     assert counts["k01"] == 3
     with connected(hosts, never_back=False) as other:
         assert other.store("counts")["k01"] == 3
-        assert other._asker._target("counts", "get", {}, 1.0).endswith("/get?")
+        assert other._client._target("counts", "get", {}, 1.0).endswith("/get?")
 
 
 def test_answers_are_awaited(hosts: Hosts) -> None:

@@ -7,7 +7,7 @@ import pytest
 from headrace.streams.queries.answers import PartitionPosition
 from headrace.streams.queries.errors import TooOldError
 from headrace.streams.queries.source import AgeLimit
-from headrace.streams_web.stores.asked import Asked
+from headrace.streams_web.stores.store_query import StoreQuery
 
 
 def position(age_ms: int, state: str | None, partition: int | None = 1) -> PartitionPosition:
@@ -58,7 +58,7 @@ def test_a_program_is_told_how_old_rows_are_and_why(where: PartitionPosition, sa
 @pytest.mark.parametrize(("where", "said"), WHY)
 def test_who_asks_over_http_is_told_so_too(where: PartitionPosition, said: str) -> None:
     with pytest.raises(TooOldError) as refused:
-        Asked("counts", (("max_age", "0s"),)).require_age((position(0, "running", 0), where))
+        StoreQuery("counts", (("max_age", "0s"),)).require_age((position(0, "running", 0), where))
     assert said.format(of="partition 1 of store 'counts'") in str(refused.value)
     assert str(refused.value).endswith("Use max_age= to accept rows older than 0 s")
-    Asked("counts", (("max_age", "15s"),)).require_age((where,))
+    StoreQuery("counts", (("max_age", "15s"),)).require_age((where,))

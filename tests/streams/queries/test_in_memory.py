@@ -20,7 +20,7 @@ from headrace import (
 )
 from headrace.streams.queries import followers
 from headrace.streams.queries.errors import NotReadableError, StoreInMemoryError
-from tests.streams.queries.asked_driver import SETTINGS, held
+from tests.streams.queries.query_driver import SETTINGS, held
 
 MINUTE = timedelta(minutes=1)
 KEYS = [f"k{n:04d}" for n in range(1_300)]

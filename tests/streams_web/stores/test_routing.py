@@ -14,10 +14,9 @@ import pytest
 
 from headrace import Materialized, StreamsBuilder, TimeWindows, Topology, connect, serdes
 from headrace.streams.errors import FatalClientError
-from headrace.streams.queries import followers, queries, walk, whereabouts
-from headrace.streams_web.stores import local
-from headrace.streams_web.stores import routing as asking
-from headrace.streams_web.stores.asked import ASKED_BY, Asked
+from headrace.streams.queries import followers, locator, queries, walk
+from headrace.streams_web.stores import local, routing
+from headrace.streams_web.stores.store_query import FORWARDED_BY, StoreQuery
 from tests.support.hosts import Host, Hosts
 from tests.support.processes import wait_until
 
@@ -45,8 +44,8 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(followers, "FOLLOW_EVERY_MAX_S", 0.0)
     monkeypatch.setattr(followers, "FOLLOW_EVERY_S", 0.0)
     monkeypatch.setattr(queries, "REPORTS_KEPT_S", 0.0)
-    monkeypatch.setattr(whereabouts, "AGAIN_S", 0.0)
-    monkeypatch.setattr(asking, "AGAIN_S", 0.0)
+    monkeypatch.setattr(locator, "PAUSE_S", 0.0)
+    monkeypatch.setattr(routing, "AGAIN_S", 0.0)
 
 
 @pytest.fixture
@@ -111,9 +110,9 @@ def test_a_key_that_only_the_application_places_is_looked_for_in_one_partition(
 
 
 def test_many_keys_are_joined_in_their_order(shared: Hosts) -> None:
-    asked = [*reversed(KEYS), "none", KEYS[0]]
+    query = [*reversed(KEYS), "none", KEYS[0]]
     for host in shared.hosts:
-        code, found = host.get("/counts/get", {"keys": asked})
+        code, found = host.get("/counts/get", {"keys": query})
         assert code == 200
         assert [row and row["key"] for row in found["rows"]] == [*reversed(KEYS), None, KEYS[0]]
         assert [position["partition"] for position in found["positions"]] == [0, 1, 2, 3]
@@ -173,11 +172,11 @@ def test_a_client_is_sent_to_the_host_that_has_the_key(shared: Hosts) -> None:
     first, *_ = shared.hosts
     there = {}
     for key in KEYS:
-        asked = http.client.HTTPConnection(first.endpoint, timeout=60)
-        asked.request("GET", f"/api/stores/counts/{key}?route=redirect")
-        answer = asked.getresponse()
+        query = http.client.HTTPConnection(first.endpoint, timeout=60)
+        query.request("GET", f"/api/stores/counts/{key}?route=redirect")
+        answer = query.getresponse()
         there[key] = (answer.status, answer.headers.get("location"))
-        asked.close()
+        query.close()
     sent = {key: url for key, (code, url) in there.items() if code == 307}
     assert 0 < len(sent) < len(KEYS)
     assert {code for code, _ in there.values()} == {200, 307}
@@ -260,7 +259,7 @@ def test_what_was_known_holds_while_the_group_is_rebalanced(three: Hosts) -> Non
     first = three.hosts[0]
     assert first.get("/counts/k01")[0] == 200
     three.group.state = "preparing rebalancing"
-    first.queries.whereabouts.description(at_most_s=0.0)
+    first.queries.locator.description(at_most_s=0.0)
     assert [first.get(f"/counts/{key}")[0] for key in KEYS] == [200] * 40
 
 
@@ -311,11 +310,11 @@ def test_ones_own_write_is_waited_for_at_the_host_that_has_it(three: Hosts) -> N
     behind = ",".join(f"{position['partition']}:{position['offset'] + 1}" for position in positions)
     answers: list[int] = []
     late = f"/counts/range?min_position={behind}&wait=30s"
-    asking_ = threading.Thread(target=lambda: answers.append(first.get(late)[0]))
-    asking_.start()
+    request = threading.Thread(target=lambda: answers.append(first.get(late)[0]))
+    request.start()
     assert first.get(f"/counts/range?min_position={behind}&wait=10ms")[0] == 503
     three.send("words", *((key, "") for key in KEYS))
-    asking_.join(60)
+    request.join(60)
     assert answers == [200]
 
 
@@ -335,12 +334,12 @@ def test_a_host_that_stops_says_so_where_another_one_is_waited_for(
     monkeypatch.setattr(second.queries, "wait", waited)
     answers: list[Any] = []
     late = f"/counts/{key}?min_position=1:{position['offset'] + 1}&wait=30s{more}"
-    asking_ = threading.Thread(target=lambda: answers.append(first.get(late)))
-    asking_.start()
+    request = threading.Thread(target=lambda: answers.append(first.get(late)))
+    request.start()
     assert waits.wait(60)
     begun_s = time.monotonic()
     first.server.close()
-    asking_.join(60)
+    request.join(60)
     assert time.monotonic() - begun_s < 15
     assert answers == [
         (503, {"error": "this host stops. Ask again in a moment, or ask another host"})
@@ -350,10 +349,10 @@ def test_a_host_that_stops_says_so_where_another_one_is_waited_for(
 def test_a_question_is_sent_on_once(shared: Hosts) -> None:
     """Two hosts that each take the other for the owner do not ask each other for ever."""
     first, second, _ = shared.hosts
-    code, found = first.get("/counts/range?partitions=1&of=4", **{ASKED_BY: second.endpoint})
+    code, found = first.get("/counts/range?partitions=1&of=4", **{FORWARDED_BY: second.endpoint})
     assert code == 421
     assert (found["partition"], found["host"]) == (1, second.endpoint)
-    assert first.get("/counts/range", **{ASKED_BY: second.endpoint})[0] == 200
+    assert first.get("/counts/range", **{FORWARDED_BY: second.endpoint})[0] == 200
 
 
 def test_hosts_are_asked_with_the_token_that_was_sent(tmp_path: Path) -> None:
@@ -399,7 +398,7 @@ def test_brokers_that_do_not_answer_are_said(tmp_path: Path) -> None:
         hosts.group.failure = None
         assert host.get("/counts/k01")[0] == 200
         hosts.group.failure = FatalClientError("no broker")
-        host.queries.whereabouts.description(at_most_s=0.0)
+        host.queries.locator.description(at_most_s=0.0)
         assert host.get("/counts/k01")[0] == 200  # by what was heard before
     finally:
         hosts.close()
@@ -417,7 +416,7 @@ def test_two_hosts_that_ask_each_other_at_once_leave_threads_to_answer(shared: H
         thread.start()
     wait_until(lambda: len(codes) == 45, what="all answers")
     assert codes == [200] * 45
-    assert time.monotonic() - began_s < asking.ANSWER_S * 4
+    assert time.monotonic() - began_s < routing.ANSWER_S * 4
 
 
 def test_a_position_that_the_store_never_comes_to_is_refused(shared: Hosts) -> None:
@@ -456,7 +455,7 @@ def test_places_say_no_more_than_all_rows_follow(
 
     at_first = offsets(host.get("/counts")[1])
     with monkeypatch.context():
-        and_more("not_before", Asked)
+        and_more("not_before", StoreQuery)
         code, found = host.get("/counts/get", {"keys": [*KEYS, "none"]})
         assert {row["value"] for row in found["rows"] if row} == {1}
         assert offsets(found) == at_first
@@ -474,7 +473,7 @@ def test_an_answer_names_each_partition_once_also_if_its_task_moves_meanwhile(
     three: Hosts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second, third = three.hosts
-    before = Asked.not_before
+    before = StoreQuery.not_before
     at_first = first.get("/counts")[1]["positions"]
 
     def then(*arguments: Any) -> Any:
@@ -483,7 +482,7 @@ def test_an_answer_names_each_partition_once_also_if_its_task_moves_meanwhile(
         three.give(third, {1, 2})
         return before(*arguments)
 
-    monkeypatch.setattr(Asked, "not_before", then)
+    monkeypatch.setattr(StoreQuery, "not_before", then)
     code, found = first.get("/counts/get", {"keys": [*KEYS, "none"]})
     assert code == 200
     at_last = first.get("/counts")[1]["positions"]
@@ -498,7 +497,7 @@ def test_no_answer_is_earlier_than_the_newest_row_of_one_before(
 ) -> None:
     """A row that was found at the second search stays, also at a host that is not as far yet."""
     first, second, third = three.hosts
-    before = Asked.not_before
+    before = StoreQuery.not_before
 
     def then(*arguments: Any) -> Any:
         three.send("words", ("late", ""))
@@ -513,7 +512,7 @@ def test_no_answer_is_earlier_than_the_newest_row_of_one_before(
     with connect(first.server.url) as application:
         counts = application.store("counts", key_type=str, value_type=int)
         with monkeypatch.context() as patch:
-            patch.setattr(Asked, "not_before", then)
+            patch.setattr(StoreQuery, "not_before", then)
             assert counts.get_many(["k01", "late"]) == [1, 1]
         three.give(first, set())
         three.give(second, set())
@@ -524,7 +523,7 @@ def test_no_answer_is_earlier_than_the_newest_row_of_one_before(
 def test_pieces_of_a_range_count_for_how_new_its_rows_may_be(
     three: Hosts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lock, before = threading.Lock(), asking.FanOut.at
+    lock, before = threading.Lock(), routing.FanOut.at
     first = three.hosts[0]
 
     def positions() -> dict[int, int]:
@@ -542,7 +541,7 @@ def test_pieces_of_a_range_count_for_how_new_its_rows_may_be(
             return before(*arguments, **more)
 
     monkeypatch.setattr("headrace.streams_web.stores.routing.PIECE_MIN", 1)
-    monkeypatch.setattr(asking.FanOut, "at", at)
+    monkeypatch.setattr(routing.FanOut, "at", at)
     code, found = first.get("/counts/range?limit=7")
     assert (code, len(found["rows"]), len(ends) > 4) == (200, 7, True)
     shown = {position["partition"]: position for position in found["positions"]}
@@ -556,18 +555,18 @@ def test_keys_that_are_looked_for_again_are_so_at_no_earlier_place(
     three: Hosts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A task may have moved meanwhile to a host that has it from before."""
-    asked_again: list[Asked] = []
-    before = Asked.not_before
+    repeated: list[StoreQuery] = []
+    before = StoreQuery.not_before
 
-    def then(asked: Asked, positions: Any) -> Asked:
-        asked_again.append(before(asked, positions))
-        return asked_again[-1]
+    def then(query: StoreQuery, positions: Any) -> StoreQuery:
+        repeated.append(before(query, positions))
+        return repeated[-1]
 
-    monkeypatch.setattr(Asked, "not_before", then)
+    monkeypatch.setattr(StoreQuery, "not_before", then)
     host = three.hosts[0]
     positions = {p["partition"]: p["offset"] for p in host.get("/counts")[1]["positions"]}
     code, found = host.get("/counts/get", {"keys": [*KEYS, "none"]})
     assert (code, found["rows"][-1]) == (200, None)
-    (again,) = asked_again
+    (again,) = repeated
     assert {one.partition: one.offset for one in again.min_positions()} == positions
     assert [str(one) for one in again.forwarded([3], 4).min_positions()] == [f"3:{positions[3]}"]

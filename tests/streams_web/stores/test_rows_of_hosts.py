@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from headrace import SessionWindows, StreamsBuilder, TimeWindows, Topology, connect, serdes
 from headrace.streams.cli.main import main
 from headrace.streams.client.changes import Change, Changes
-from headrace.streams.queries import feeds, followers, queries, walk, whereabouts
+from headrace.streams.queries import feeds, followers, locator, queries, walk
 from headrace.streams.queries.errors import NotReadableError
 from headrace.streams.queries.readers import StoreReader
 from headrace.streams_web.stores import local, routing
@@ -62,7 +62,7 @@ class Scene:
 def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
     monkeypatch.setattr(followers, "FOLLOW_EVERY_MAX_S", 0.0)
     monkeypatch.setattr(followers, "FOLLOW_EVERY_S", 0.0)
-    monkeypatch.setattr(whereabouts, "AGAIN_S", 0.0)
+    monkeypatch.setattr(locator, "PAUSE_S", 0.0)
     monkeypatch.setattr(local, "SURE_S", 0.0)
     monkeypatch.setattr(queries, "REPORTS_KEPT_S", -1.0)
     made = Scene(tmp_path, monkeypatch)
@@ -146,7 +146,7 @@ def test_windows_of_a_key_and_sessions_come_first(scene: Scene) -> None:
 def test_a_partition_that_nobody_has_is_said(scene: Scene) -> None:
     scene.send(*KEYS)
     scene.hosts.give(scene.hosts.hosts[2], set())
-    scene.application._asker.timeout_s = 0.2
+    scene.application._client.timeout_s = 0.2
     with (
         scene.application.store("counts").changes(snapshot=True) as changes,
         pytest.raises(NotReadableError, match="no host that serves stores has partition 2"),

@@ -12,8 +12,8 @@ import pytest
 from headrace import SerdeError, avro, serdes
 from headrace.streams.cli.record_lines import record_line
 from headrace.streams.queries.answers import StoreRow
-from headrace.streams.queries.asked import row_document
 from headrace.streams.queries.errors import QueryError
+from headrace.streams.queries.parsing import row_document
 from headrace.topology.serdes import Serde
 from headrace.topology.serdes.documents import to_bytes, to_document
 

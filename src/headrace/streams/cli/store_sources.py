@@ -19,7 +19,7 @@ from headrace.streams.metrics.snapshots import ApplicationSnapshot
 from headrace.streams.queries.query_queue import Workers
 
 if TYPE_CHECKING:
-    from headrace.streams.client.asker import Asker
+    from headrace.streams.client.query_client import QueryClient
     from headrace.streams.queries.queries import Queries
     from headrace.streams.queries.readers import StoreReader
 
@@ -85,7 +85,7 @@ _OPTIONS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScanRange:
-    """Range of a scan, as texts; see `headrace.streams.queries.asked.scan_of`."""
+    """Range of a scan, as texts; see `headrace.streams.queries.parsing.scan_of`."""
 
     begin: str | None = None
     end: str | None = None
@@ -152,17 +152,17 @@ class Where:
 
     @contextmanager
     def opened(self) -> Iterator[JsonRowSource]:
-        from headrace.streams.client.asker import Asker
+        from headrace.streams.client.query_client import QueryClient
 
         age = self._age()
         with self.followed() as source:
-            if isinstance(source, Asker):
+            if isinstance(source, QueryClient):
                 yield _Served(source, self.max_age)
             else:
                 yield _LocalRows(source, age)
 
     @contextmanager
-    def followed(self) -> Iterator[Queries | Asker]:
+    def followed(self) -> Iterator[Queries | QueryClient]:
         if (self.target is None) == (self.url is None):
             raise click.UsageError("--app or --url is required, and not both.")
         if self.token_file is not None and self.url is None:
@@ -178,8 +178,8 @@ class Where:
                 with LoadedQueries(self.target, settings)() as queries:
                     yield queries
                 return
-            with closing(self._asker(str(self.url))) as asker:
-                yield asker
+            with closing(self._client(str(self.url))) as client:
+                yield client
 
     def _age(self) -> timedelta | None:
         try:
@@ -187,8 +187,8 @@ class Where:
         except ValueError as error:
             raise click.UsageError(str(error)) from error
 
-    def _asker(self, url: str) -> Asker:
-        from headrace.streams.client.asker import Asker
+    def _client(self, url: str) -> QueryClient:
+        from headrace.streams.client.query_client import QueryClient
         from headrace.streams.config.secrets import Secret
         from headrace.streams.errors import ConfigError
 
@@ -200,7 +200,7 @@ class Where:
                 raise ConfigError(
                     f"the token in {self.token_file} cannot be read: {error}"
                 ) from error
-        return Asker([url], token=token, timeout_s=_TIMEOUT_S)
+        return QueryClient([url], token=token, timeout_s=_TIMEOUT_S)
 
 
 class _LocalRows:
@@ -265,8 +265,8 @@ class _LocalRows:
         return found
 
     def of_key(self, name: str, key: str, as_of: str | None) -> list[Document]:
-        from headrace.streams.queries.asked import key_of_text, row_document, time_of
         from headrace.streams.queries.errors import WrongQueryError
+        from headrace.streams.queries.parsing import key_of_text, row_document, time_of
         from headrace.streams.queries.readers import (
             LAST_MS,
             KeyValueReader,
@@ -289,7 +289,7 @@ class _LocalRows:
         return [row_document(row) for row in rows if row is not None]
 
     def scan(self, name: str, wanted: ScanRange, limit: int | None) -> Iterator[Document]:
-        from headrace.streams.queries.asked import row_document, scan_of
+        from headrace.streams.queries.parsing import row_document, scan_of
 
         reader = self._reader(name)
         scan = scan_of(
@@ -305,26 +305,26 @@ class _LocalRows:
 class _Served:
     """Row source that queries a running application over HTTP."""
 
-    def __init__(self, asker: Asker, max_age: str | None) -> None:
-        self._asker = asker
+    def __init__(self, client: QueryClient, max_age: str | None) -> None:
+        self._client = client
         self._age = {"max_age": max_age}
 
     def stores(self) -> list[Document]:
-        found = (self._asker.ask(None, "", {}) or {})["stores"]
+        found = (self._client.ask(None, "", {}) or {})["stores"]
         return [self._with_positions(one) for one in found]
 
     def _with_positions(self, one: Document) -> Document:
         from headrace.streams.queries.errors import StoreInMemoryError
 
-        more = self._asker.ask(one["name"], "", {}) or {}
+        more = self._client.ask(one["name"], "", {}) or {}
         try:
-            count = self._asker.ask(one["name"], "count", self._age) or {}
+            count = self._client.ask(one["name"], "count", self._age) or {}
         except StoreInMemoryError:  # no worker with this store runs there
             count = {}
         return {**one, "positions": more.get("positions", []), "rows": count.get("count")}
 
     def of_key(self, name: str, key: str, as_of: str | None) -> list[Document]:
-        found = self._asker.ask(name, "get", {"key": key, "as_of": as_of, **self._age})
+        found = self._client.ask(name, "get", {"key": key, "as_of": as_of, **self._age})
         if found is None:
             return []
         if "rows" not in found:
@@ -346,7 +346,7 @@ class _Served:
         while left is None or left > 0:
             size = str(_PAGE_ROWS if left is None else min(left, _PAGE_ROWS))
             asked = {**given, **self._age, "limit": size, "after": after}
-            page = self._asker.ask(name, path, asked) or {}
+            page = self._client.ask(name, path, asked) or {}
             yield from page["rows"]
             after = page["after"]
             if after is None:

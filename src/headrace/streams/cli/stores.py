@@ -19,8 +19,8 @@ from headrace.streams.cli.options import columns, json_option, settings_option, 
 from headrace.streams.cli.store_sources import Document, ScanRange, Where
 
 if TYPE_CHECKING:
-    from headrace.streams.client.asker import Asker
     from headrace.streams.client.changes import Changes
+    from headrace.streams.client.query_client import QueryClient
     from headrace.streams.queries.queries import Queries
 
 
@@ -131,10 +131,10 @@ class _Watch:
 
     def read(self, queries: Queries) -> None:
         """Print changes from the changelog on the cluster."""
-        from headrace.streams.queries.asked import key_of_text
         from headrace.streams.queries.change import positions_of
         from headrace.streams.queries.errors import NotReadableError
         from headrace.streams.queries.feeds import Feeds, Start
+        from headrace.streams.queries.parsing import key_of_text
 
         start = Start("rows" if self.snapshot else "end")
         if self.begin == "beginning":
@@ -161,7 +161,7 @@ class _Watch:
                         feeds.leave(follower)
                         return
 
-    def ask(self, asker: Asker) -> None:
+    def ask(self, client: QueryClient) -> None:
         """Print changes from a host over HTTP; wait and reconnect if the connection is lost."""
         from headrace.streams.client.changes import Changes
         from headrace.streams.queries.errors import NotReadableError
@@ -171,7 +171,7 @@ class _Watch:
         while True:
             is_first = position is None
             changes = Changes[Any, Any](
-                asker,
+                client,
                 self.name,
                 of={"key": self.key},
                 start="beginning" if is_first and self.begin == "beginning" else "end",

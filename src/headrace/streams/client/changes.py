@@ -15,8 +15,8 @@ from typing import Any, Generic, Literal, Self, TypeVar
 
 import msgspec
 
-from headrace.streams.client.asker import AGAIN_MAX_S, AGAIN_MIN_S, Asker
 from headrace.streams.client.http import EventStream, ServerSentEvent
+from headrace.streams.client.query_client import AGAIN_MAX_S, AGAIN_MIN_S, QueryClient
 from headrace.streams.queries.errors import (
     ClosedConnectionError,
     NotReadableError,
@@ -67,7 +67,7 @@ class Changes(Generic[K, V]):
 
     def __init__(
         self,
-        asker: Asker,
+        client: QueryClient,
         store: str,
         *,
         of: Mapping[str, str | None],
@@ -80,13 +80,13 @@ class Changes(Generic[K, V]):
             raise WrongQueryError(
                 "snapshot=True, start= and position= exclude each other. Keep a single one"
             )
-        self._asker = asker
+        self._client = client
         self._store = store
         self._of = of
         self._start = start
         self._snapshot = snapshot
         self._read = read
-        self._ending = asker.part()
+        self._ending = client.part()
         self._stream: EventStream | None = None
         self._is_closed = False
         self._has_begun = False
@@ -169,9 +169,9 @@ class Changes(Generic[K, V]):
                 if time.monotonic() + pause_s >= give_up_s:
                     raise
                 if isinstance(error, UnreachedHostError) and error.is_silent:
-                    self._asker.leave(error.host)
+                    self._client.leave(error.host)
                 else:
-                    self._asker.next_host()
+                    self._client.next_host()
             finally:
                 stream.close()
             self._ending.pause(pause_s)
@@ -189,7 +189,7 @@ class Changes(Generic[K, V]):
         self.close()
 
     def _until(self) -> float:
-        return time.monotonic() + self._asker.timeout_s
+        return time.monotonic() + self._client.timeout_s
 
     def _opened(self) -> EventStream | None:
         if self._is_closed:
@@ -200,7 +200,7 @@ class Changes(Generic[K, V]):
         elif self._snapshot:
             begin = {"snapshot": "true"}
         given = {**self._of, **begin}
-        self._stream = self._asker.listen(self._store, "changes", given, self._ending)
+        self._stream = self._client.listen(self._store, "changes", given, self._ending)
         return self._stream
 
     def _take(self, events: list[ServerSentEvent]) -> list[Change[K, V]]:

@@ -10,8 +10,8 @@ from typing import Any, Generic, Literal, Self, TypeVar, cast
 
 import msgspec
 
-from headrace.streams.client.asker import Asker, Parameters
 from headrace.streams.client.changes import Changes
+from headrace.streams.client.query_client import Parameters, QueryClient
 from headrace.streams.config.secrets import Secret
 from headrace.streams.errors import ConfigError
 from headrace.streams.queries.answers import StoreRow
@@ -73,24 +73,24 @@ def connect(
     urls = [url] if isinstance(url, str) else [*url]
     if not urls:
         raise ConfigError("the URL of the application is missing. Give it as http://HOST:PORT")
-    asker = Asker(
+    client = QueryClient(
         urls,
         token=Secret(token) if isinstance(token, str) else token,
         timeout_s=timeout.total_seconds(),
         never_back=never_back,
         context=context,
     )
-    return Connection(asker)
+    return Connection(client)
 
 
 class Connection:
     """Connection to a remote application. Thread-safe. See `connect`."""
 
-    def __init__(self, asker: Asker) -> None:
-        self._asker = asker
+    def __init__(self, client: QueryClient) -> None:
+        self._client = client
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} to {self._asker}>"
+        return f"<{type(self).__name__} to {self._client}>"
 
     def store(
         self, name: str, *, key_type: type[K] = ANY, value_type: type[V] = ANY
@@ -101,7 +101,7 @@ class Connection:
             key_type: type to convert keys to, such as a dataclass; by default keys are JSON values.
             value_type: type to convert values to, likewise.
         """
-        return RemoteStore(self._asker, name, key_type, value_type)
+        return RemoteStore(self._client, name, key_type, value_type)
 
     def stores(self) -> tuple[Mapping[str, Any], ...]:
         """Return name, kind and serdes of each store.
@@ -109,16 +109,16 @@ class Connection:
         Raises:
             QueryError: no host answers.
         """
-        found = self._asker.ask(None, "", {})
+        found = self._client.ask(None, "", {})
         return tuple((found or {}).get("stores", ()))
 
     def forget(self) -> None:
         """Accept older answers again, as after `headrace reset`."""
-        self._asker.forget()
+        self._client.forget()
 
     def close(self) -> None:
         """Close all connections."""
-        self._asker.close()
+        self._client.close()
 
     def __enter__(self) -> Self:
         return self
@@ -146,21 +146,21 @@ class RemoteStore(Generic[K, V]):
     """
 
     def __init__(
-        self, asker: Asker, name: str, key_type: type[K] = ANY, value_type: type[V] = ANY
+        self, client: QueryClient, name: str, key_type: type[K] = ANY, value_type: type[V] = ANY
     ) -> None:
         self.name = name
-        self._asker = asker
+        self._client = client
         self._key_type = key_type
         self._value_type = value_type
         prepare_type(key_type)
         prepare_type(value_type)
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.name!r} of {self._asker}>"
+        return f"<{type(self).__name__} {self.name!r} of {self._client}>"
 
     def describe(self) -> Mapping[str, Any]:
         """Return its description, and the position of each partition."""
-        return self._asker.ask(self.name, "", {}) or {}
+        return self._client.ask(self.name, "", {}) or {}
 
     # -- key-value -------------------------------------------------------------------------------
 
@@ -174,7 +174,7 @@ class RemoteStore(Generic[K, V]):
         given = {**_key(key), "as_of": _time(as_of)}
         if as_of is None and len(given["key"] or "") > KEY_IN_ADDRESS_MAX:
             return next(self._rows_of([to_document(key)]))
-        found = self._asker.ask(self.name, "get", given)
+        found = self._client.ask(self.name, "get", given)
         if found is not None and "rows" in found:
             raise self._wrong_kind("get")
         return None if found is None else self._row(found)
@@ -204,7 +204,7 @@ class RemoteStore(Generic[K, V]):
     def _rows_of(self, documents: list[Any]) -> Iterator[StoreRow[K, V] | None]:
         body = msgspec.json.encode({"keys": documents})
         try:
-            answer = self._asker.ask(self.name, "get", {}, body) or {}
+            answer = self._client.ask(self.name, "get", {}, body) or {}
         except WrongQueryError as error:
             raise self._refusal("get") or error from error
         return (None if row is None else self._row(row) for row in answer["rows"])
@@ -281,7 +281,7 @@ class RemoteStore(Generic[K, V]):
         return self._counted(exact=False)
 
     def _counted(self, *, exact: bool) -> int:
-        found = self._asker.ask(self.name, "count", {"exact": "true" if exact else None})
+        found = self._client.ask(self.name, "count", {"exact": "true" if exact else None})
         return int((found or {})["count"])
 
     def changes(
@@ -316,7 +316,7 @@ class RemoteStore(Generic[K, V]):
             >>> following.close()
         """
         return Changes(
-            self._asker,
+            self._client,
             self.name,
             of={} if key is None else _key(key),
             start=start,
@@ -347,7 +347,7 @@ class RemoteStore(Generic[K, V]):
         left = limit
         while left is None or left > 0:
             size = str(PAGE_ROWS if left is None else min(left, PAGE_ROWS))
-            found = self._asker.ask(self.name, path, {**given, "limit": size, "after": after})
+            found = self._client.ask(self.name, path, {**given, "limit": size, "after": after})
             if found is None or "rows" not in found:
                 raise self._wrong_kind(method)
             yield [self._row(row, has_windows=has_windows) for row in found["rows"]]
@@ -357,11 +357,11 @@ class RemoteStore(Generic[K, V]):
             left = None if left is None else left - len(found["rows"])
 
     def _has_windows(self) -> bool:
-        return self._asker.kind_of(self.name) in ("window", "session")
+        return self._client.kind_of(self.name) in ("window", "session")
 
     def _refusal(self, method: str) -> WrongQueryError | None:
         """Return the error of a method that the kind of the store lacks."""
-        kind = self._asker.kind_of(self.name)
+        kind = self._client.kind_of(self.name)
         return None if kind is None else wrong_kind(self.name, kind, method)
 
     def _wrong_kind(self, method: str) -> WrongQueryError:

@@ -19,6 +19,7 @@ from headrace.streams.config.config import StreamsConfig
 from headrace.streams.errors import OffsetLostError, StreamsError
 from headrace.streams.kafka.protocols import AdminClient, Consumer, ReceivedMessage, TopicPartition
 from headrace.streams.queries.change import DecodedChange
+from headrace.streams.queries.descriptors import store_of
 from headrace.streams.queries.errors import (
     NotReadableError,
     PositionGoneError,
@@ -26,7 +27,6 @@ from headrace.streams.queries.errors import (
     WrongQueryError,
     describe_error,
 )
-from headrace.streams.queries.kept import store_of
 from headrace.streams.queries.origin import Origin, origin_of
 from headrace.streams.queries.queries import Queries
 from headrace.streams.queries.rows_first import RowsFirst, RowsHere, SnapshotRows

@@ -19,8 +19,8 @@ from headrace.state.errors import StateError, UnknownStoreError
 from headrace.state.rocks import RocksMemory
 from headrace.state.secondary import RocksSecondary, global_files, held_locks, lock_of, task_files
 from headrace.state.store import NO_COMMIT, CommittedStore, Position
+from headrace.streams.queries.descriptors import KINDS, Kind
 from headrace.streams.queries.errors import NotReadableError, UnfinishedError
-from headrace.streams.queries.kept import KINDS, Kind
 
 FOLLOW_EVERY_S = 0.02
 """Minimum time between two updates in seconds, which adds to the age of the rows. It is longer if

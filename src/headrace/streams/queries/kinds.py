@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from headrace.streams.queries.descriptors import StoreDescriptor
 from headrace.streams.queries.errors import WrongKindError
-from headrace.streams.queries.kept import StoreDescriptor
 
 _ROW = frozenset({"get", "find", "get_many"})
 _ROWS = frozenset({"range", "prefix_scan"})

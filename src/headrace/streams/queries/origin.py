@@ -11,8 +11,8 @@ from headrace.state.layout import TIMES_BYTES
 from headrace.streams.kafka.protocols import ReceivedMessage
 from headrace.streams.plan.global_plan import GlobalPlan
 from headrace.streams.plan.plan import SourceRows, SubPlan
+from headrace.streams.queries.descriptors import Kind, StoreDescriptor
 from headrace.streams.queries.errors import NoChangelogError
-from headrace.streams.queries.kept import Kind, StoreDescriptor
 from headrace.streams.tasks.global_state import row_of
 
 Raw = tuple[bytes, bytes | None, int]

@@ -13,6 +13,7 @@ from headrace.streams.kafka.protocols import AdminClient
 from headrace.streams.metrics.snapshots import ApplicationSnapshot
 from headrace.streams.plan.global_plan import GlobalPlan
 from headrace.streams.plan.plan import SubPlan
+from headrace.streams.queries.descriptors import StoreDescriptor, describe_stores, store_of
 from headrace.streams.queries.errors import (
     ApplicationFailedError,
     NotReadableError,
@@ -21,7 +22,7 @@ from headrace.streams.queries.errors import (
     WrongQueryError,
 )
 from headrace.streams.queries.followers import Followers
-from headrace.streams.queries.kept import StoreDescriptor, kept_stores, store_of
+from headrace.streams.queries.locator import REQUEST_TIMEOUT_S, PartitionLocator
 from headrace.streams.queries.query_queue import Workers
 from headrace.streams.queries.readers import READERS, StoreReader
 from headrace.streams.queries.source import (
@@ -31,7 +32,6 @@ from headrace.streams.queries.source import (
     TaskReport,
     task_reports,
 )
-from headrace.streams.queries.whereabouts import ASK_S, PartitionLocator
 
 if TYPE_CHECKING:
     from headrace.streams.queries.answers import PartitionPosition
@@ -69,13 +69,13 @@ class Queries:
         self.global_plans = tuple(global_plans)
         self.application = config.application_id
         self.host = config.application_server
-        self.whereabouts = PartitionLocator(
+        self.locator = PartitionLocator(
             config.application_id,
             plans,
             cluster or (lambda: _live_cluster(config)),
             monotonic_s=monotonic_s,
         )
-        self.stores: Mapping[str, StoreDescriptor] = kept_stores(plans, global_plans, config)
+        self.stores: Mapping[str, StoreDescriptor] = describe_stores(plans, global_plans, config)
         self._snapshot = snapshot
         self._workers = workers
         self._monotonic_s = monotonic_s
@@ -225,4 +225,4 @@ class Queries:
 def _live_cluster(config: StreamsConfig) -> AdminClient:
     from headrace.streams.kafka.group_admin import GroupLook  # loads Kafka's client
 
-    return GroupLook(config.admin_config(), timeout_s=ASK_S)
+    return GroupLook(config.admin_config(), timeout_s=REQUEST_TIMEOUT_S)

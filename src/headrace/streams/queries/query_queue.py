@@ -105,9 +105,9 @@ class UnansweredError(StreamsError):
         self.refused = refused
 
 
-Ask = Callable[[StateQueryRequest, float], StateQueryResponse]
+SendQuery = Callable[[StateQueryRequest, float], StateQueryResponse]
 """Queries a worker, and waits for a number of seconds; raises `UnansweredError`."""
-Workers = Callable[[], "dict[int, Ask] | None"]
+Workers = Callable[[], "dict[int, SendQuery] | None"]
 """Returns the workers that can be queried now, by number; None if no worker runs here."""
 
 
@@ -148,7 +148,7 @@ def await_response(future: Future[Outcome], within_s: float) -> StateQueryRespon
 WAITING_MAX = 64
 TURN_S = 0.005
 """Maximum seconds that a worker answers queries at a time; a started query is completed."""
-ASKED_S = 1.0
+ACTIVE_S = 1.0
 """Seconds after a query during which another query is likely."""
 POLL_S = 0.005
 """Poll time-out in seconds of a worker that receives queries."""
@@ -232,7 +232,7 @@ class QueryQueue:
             return 0.0
         if self._answered_s is None:
             return wait_s
-        if self._monotonic_s() - self._answered_s > ASKED_S:
+        if self._monotonic_s() - self._answered_s > ACTIVE_S:
             self._answered_s = None
             return wait_s
         return min(wait_s, POLL_S)

@@ -18,8 +18,8 @@ from headrace.state.codec import TIMESTAMP, decode_timestamped, prefix_end
 from headrace.state.layout import is_deletion, key_and_time, prefix
 from headrace.state.store import CommittedStore
 from headrace.streams.queries.answers import KeyResult, PartitionPosition, RowPage, StoreRow
+from headrace.streams.queries.descriptors import StoreDescriptor
 from headrace.streams.queries.errors import NotReadableError, QueryError, WrongQueryError
-from headrace.streams.queries.kept import StoreDescriptor
 from headrace.streams.queries.kinds import OfOneKind
 from headrace.streams.queries.source import CommittedRows
 from headrace.streams.queries.walk import Cursor, Scan, ScannedRow

@@ -13,8 +13,8 @@ from typing import Any, Protocol
 
 import msgspec
 
-from headrace.streams.queries.asked import row_document
 from headrace.streams.queries.change import DecodedChange
+from headrace.streams.queries.parsing import row_document
 from headrace.streams.queries.readers import Piece, StoreReader
 from headrace.streams.queries.subscription import ChangeSubscription, Turns, shares
 from headrace.streams.queries.walk import Scan

@@ -18,6 +18,7 @@ from headrace.streams.metrics.snapshots import (
     without_taken,
 )
 from headrace.streams.queries.answers import PartitionPosition
+from headrace.streams.queries.descriptors import StoreDescriptor
 from headrace.streams.queries.errors import (
     NotReadableError,
     StoreInMemoryError,
@@ -25,7 +26,6 @@ from headrace.streams.queries.errors import (
     UnfinishedError,
 )
 from headrace.streams.queries.followers import Follower, Followers
-from headrace.streams.queries.kept import StoreDescriptor
 from headrace.streams.queries.query_queue import (
     BYTES_MAX,
     KEYS_MAX,
@@ -108,7 +108,7 @@ ANSWER_WITHIN_S = 3.0
 """Maximum seconds to wait for a worker's response."""
 
 
-class AskedRows:
+class WorkerRows:
     """`CommittedStore` whose rows are in a worker's memory and are queried in pieces.
 
     Args:
@@ -129,17 +129,17 @@ class AskedRows:
     @property
     def position(self) -> Position:
         """The position that all returned rows have at least."""
-        first = self._first or self._ask()
+        first = self._first or self._query()
         return Position(first.topic_id, first.offset, first.commit_id, first.wall_ms)
 
     def get(self, key: bytes) -> bytes | None:
-        return self._ask(keys=(key,)).values[0]
+        return self._query(keys=(key,)).values[0]
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         rows: list[bytes | None] = []
         for some in _divided(keys):
             while some:
-                values = self._ask(keys=some).values
+                values = self._query(keys=some).values
                 rows += values
                 some = some[len(values) :]
         return rows
@@ -148,7 +148,7 @@ class AskedRows:
         self, start: bytes | None = None, end: bytes | None = None, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
         while True:
-            response = self._ask(what="scan", start=start, end=end, reverse=reverse)
+            response = self._query(what="scan", start=start, end=end, reverse=reverse)
             yield from response.rows
             if response.after is None:
                 return
@@ -158,12 +158,12 @@ class AskedRows:
                 start = response.after + b"\0"
 
     def approximate_count(self) -> int:
-        return self._ask(what="count").count
+        return self._query(what="count").count
 
     def approximate_bytes(self) -> int:
         raise NotImplementedError
 
-    def _ask(self, **what: object) -> StateQueryResponse:
+    def _query(self, **what: object) -> StateQueryResponse:
         response = self._ask_workers(msgspec.structs.replace(self._store, **what))
         if self._first is None:
             self._first = response
@@ -367,12 +367,10 @@ class CommittedRows:
         self.host.require_working()
         try:
             if self.store.in_memory:
-                rows_asked = self._asked(part)
-                access = ReadAccess(rows_asked)
+                held = self._worker_rows(part)
+                access = ReadAccess(held)
                 yield access
-                access.position = self._position(
-                    part, rows_asked.position, None, rows_asked.max_offset
-                )
+                access.position = self._position(part, held.position, None, held.max_offset)
                 self._note(part, access.position)
                 return
             if part.follower is None:
@@ -417,9 +415,9 @@ class CommittedRows:
             "task, or start a worker here"
         )
 
-    def _asked(self, part: StorePartition) -> AskedRows:
+    def _worker_rows(self, part: StorePartition) -> WorkerRows:
         store = self.store
-        return AskedRows(
+        return WorkerRows(
             self.host.workers,
             None if part.report is None else part.report.worker,
             StateQueryRequest(store.family, store.sub_topology, part.partition),
@@ -492,7 +490,7 @@ class CommittedRows:
                 with self.read(part) as access:
                     steps, last = left.piece(self._view(access.rows), part.partition)
                 rows = access.rows
-                if not (is_exact and isinstance(rows, AskedRows) and rows.has_moved):
+                if not (is_exact and isinstance(rows, WorkerRows) and rows.has_moved):
                     break
             else:
                 raise NotReadableError(

@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from headrace.streams.queries.query_queue import Ask
+from headrace.streams.queries.query_queue import SendQuery
 from headrace.streams.supervisor.channel import (
     Answer,
     Channel,
@@ -161,7 +161,7 @@ class Processes:
         self._started.append(process)
         return process
 
-    def asked(self) -> dict[int, Ask]:
+    def asked(self) -> dict[int, SendQuery]:
         """Return the queries of running workers, by worker number. Thread-safe."""
         running = [process for process in tuple(self._started) if process.poll() is None]
         return {process.index: process.queries.ask for process in running}

@@ -13,13 +13,7 @@ from typing import Any
 
 from headrace.streams.metrics.snapshots import to_plain
 from headrace.streams.queries.answers import PartitionPosition, RowPage
-from headrace.streams.queries.asked import (
-    MinPosition,
-    key_of_document,
-    row_document,
-    scan_of,
-    time_of,
-)
+from headrace.streams.queries.descriptors import StoreDescriptor
 from headrace.streams.queries.errors import (
     NotHereError,
     NotReadableError,
@@ -27,7 +21,13 @@ from headrace.streams.queries.errors import (
     TooOldError,
     WrongQueryError,
 )
-from headrace.streams.queries.kept import StoreDescriptor
+from headrace.streams.queries.parsing import (
+    MinPosition,
+    key_of_document,
+    row_document,
+    scan_of,
+    time_of,
+)
 from headrace.streams.queries.queries import Queries
 from headrace.streams.queries.readers import (
     LAST_MS,
@@ -38,7 +38,7 @@ from headrace.streams.queries.readers import (
     WindowReader,
 )
 from headrace.streams.queries.walk import Scan
-from headrace.streams_web.stores.asked import Asked
+from headrace.streams_web.stores.store_query import StoreQuery
 
 WAITING_MAX = 16
 """Maximum number of waiting queries: each takes a thread from the pool of all queries."""
@@ -58,26 +58,26 @@ class LocalStores:
         self._counting = threading.Semaphore()
         self._ended = threading.Event()
 
-    def stores(self, queries: Queries, _: Asked) -> Answer:
+    def stores(self, queries: Queries, _: StoreQuery) -> Answer:
         return {"stores": [described(queries, name) for name in sorted(queries.stores)]}, 200
 
-    def store(self, queries: Queries, asked: Asked) -> Answer:
-        reader = self._reader(queries, asked)
+    def store(self, queries: Queries, query: StoreQuery) -> Answer:
+        reader = self._reader(queries, query)
         found = described(queries, reader.name)
         with suppress(StoreInMemoryError):  # no running worker has it
             found["positions"] = _positions(reader.positions())
         return found, 200
 
-    def of_key(self, queries: Queries, asked: Asked) -> Answer:
-        reader = self._reader(queries, asked)
-        key = asked.read_key(asked.key, reader.key_serde, reader.name)
-        as_of = asked.text("as_of")
+    def of_key(self, queries: Queries, query: StoreQuery) -> Answer:
+        reader = self._reader(queries, query)
+        key = query.read_key(query.key, reader.key_serde, reader.name)
+        as_of = query.text("as_of")
         if isinstance(reader, WindowReader | SessionReader):
             if as_of is not None:
                 raise _without_versions(reader)
-            begin, end = asked.time("from", 0), asked.time("to", LAST_MS)
-            return self._rows(reader, reader.of_key(key, begin, end), asked)
-        asked.require_single_row()
+            begin, end = query.time("from", 0), query.time("to", LAST_MS)
+            return self._rows(reader, reader.of_key(key, begin, end), query)
+        query.require_single_row()
         if isinstance(reader, VersionedReader) and as_of is not None:
             found = reader.find_as_of(key, time_of(as_of, "as_of"), is_encoded=True)
         elif as_of is not None:
@@ -85,97 +85,97 @@ class LocalStores:
         else:
             assert isinstance(reader, KeyValueReader)
             found = reader.find(key, is_encoded=True)
-        asked.require_age(found.positions)
+        query.require_age(found.positions)
         positions = {"positions": _positions(found.positions)}
         if found.row is None:
             return {"error": f"store {reader.name!r} has no row of this key", **positions}, 404
         return {**row_document(found.row), **positions}, 200
 
-    def of_keys(self, queries: Queries, asked: Asked) -> Answer:
-        reader = self._reader(queries, asked)
-        keys = keys_of(reader, asked.keys())
+    def of_keys(self, queries: Queries, query: StoreQuery) -> Answer:
+        reader = self._reader(queries, query)
+        keys = keys_of(reader, query.keys())
         assert isinstance(reader, KeyValueReader)
         rows, positions = reader.find_many(keys)
-        asked.require_age(positions)
+        query.require_age(positions)
         found = [None if row is None else row_document(row) for row in rows]
         return {"rows": found, "positions": _positions(positions)}, 200
 
-    def between(self, queries: Queries, asked: Asked) -> Answer:
-        reader = self._reader(queries, asked)
-        if asked.flag("piece"):
-            return self._piece(reader, asked)
-        begin, end = asked.text("from"), asked.text("to")
-        reverse, read = asked.flag("reverse"), asked.read_key
+    def between(self, queries: Queries, query: StoreQuery) -> Answer:
+        reader = self._reader(queries, query)
+        if query.flag("piece"):
+            return self._piece(reader, query)
+        begin, end = query.text("from"), query.text("to")
+        reverse, read = query.flag("reverse"), query.read_key
         scan = scan_of(reader, begin=begin, end=end, reverse=reverse, read=read)
-        return self._rows(reader, scan, asked)
+        return self._rows(reader, scan, query)
 
-    def beginning(self, queries: Queries, asked: Asked) -> Answer:
-        reader = self._reader(queries, asked)
-        prefix = asked.text("prefix")
+    def beginning(self, queries: Queries, query: StoreQuery) -> Answer:
+        reader = self._reader(queries, query)
+        prefix = query.text("prefix")
         if prefix is None:
             raise WrongQueryError("the prefix is missing. Give it as ?prefix=")
         scan = scan_of(
             reader,
-            begin=asked.text("from"),
-            end=asked.text("to"),
+            begin=query.text("from"),
+            end=query.text("to"),
             prefix=prefix,
-            reverse=asked.flag("reverse"),
-            read=asked.read_key,
+            reverse=query.flag("reverse"),
+            read=query.read_key,
         )
-        return self._rows(reader, scan, asked)
+        return self._rows(reader, scan, query)
 
-    def count(self, queries: Queries, asked: Asked) -> Answer:
-        reader = self._reader(queries, asked)
-        is_exact = asked.flag("exact")
+    def count(self, queries: Queries, query: StoreQuery) -> Answer:
+        reader = self._reader(queries, query)
+        is_exact = query.flag("exact")
         with room(self._counting, "another exact count is running") if is_exact else nullcontext():
             count, positions = reader.counted(exact=is_exact)
-        asked.require_age(positions)
+        query.require_age(positions)
         return {"count": count, "exact": is_exact, "positions": _positions(positions)}, 200
 
-    def _piece(self, reader: StoreReader[Any, Any], asked: Asked) -> Answer:
+    def _piece(self, reader: StoreReader[Any, Any], query: StoreQuery) -> Answer:
         """Return a page of a partition's rows as of an offset, for a feed on another host."""
-        of = asked.text("piece_of")
-        if asked.only is None or len(asked.only) != 1:
+        of = query.text("piece_of")
+        if query.only is None or len(query.only) != 1:
             raise WrongQueryError("piece requires a single partition. Give it as partitions=")
         try:
             scan = Scan() if of is None else reader.of_one(bytes.fromhex(of))
         except ValueError as error:
             raise WrongQueryError("piece_of must be the bytes of a key in hexadecimal") from error
-        piece, after = reader.next_piece(scan, asked.text("after"))
+        piece, after = reader.next_piece(scan, query.text("after"))
         rows = [row_document(row) for row in piece.rows]
         return {"rows": rows, "after": after, "offset": piece.offset}, 200
 
-    def _rows(self, reader: StoreReader[Any, Any], scan: Scan, asked: Asked) -> Answer:
-        is_part = asked.only is not None  # another host merges the parts
+    def _rows(self, reader: StoreReader[Any, Any], scan: Scan, query: StoreQuery) -> Answer:
+        is_part = query.only is not None  # another host merges the parts
         page: RowPage[Any, Any] = reader.page(
-            scan, limit=asked.limit(), after=asked.text("after"), with_cursors=is_part
+            scan, limit=query.limit(), after=query.text("after"), with_cursors=is_part
         )
-        asked.require_age(page.positions)
+        query.require_age(page.positions)
         rows = [row_document(row) for row in page.rows]
         for row, cursor in zip(rows, page.cursors, strict=False):
             row["after"] = cursor
         return {"rows": rows, "after": page.after, "positions": _positions(page.positions)}, 200
 
-    def _reader(self, queries: Queries, asked: Asked) -> StoreReader[Any, Any]:
+    def _reader(self, queries: Queries, query: StoreQuery) -> StoreReader[Any, Any]:
         """Wait until the store has reached the requested positions."""
-        only = asked.only
-        reader = queries.reader(asked.name, only=only, partitions=asked.partitions)
-        if only is not None and queries.host is not None and not asked.flag("left"):
+        only = query.only
+        reader = queries.reader(query.name, only=only, partitions=query.partitions)
+        if only is not None and queries.host is not None and not query.flag("left"):
             _require_here(queries, reader.store, only)
-        require_read(queries, asked, asked.partitions)
-        for wanted in asked.min_positions():
-            self._wait(queries, asked, wanted)
+        require_read(queries, query, query.partitions)
+        for wanted in query.min_positions():
+            self._wait(queries, query, wanted)
         return reader
 
-    def _wait(self, queries: Queries, asked: Asked, wanted: MinPosition) -> None:
+    def _wait(self, queries: Queries, query: StoreQuery, wanted: MinPosition) -> None:
         def wait(timeout_s: float, *, fresh: bool) -> None:
             queries.wait(
-                asked.name,
+                query.name,
                 wanted.is_reached,
                 partition=wanted.partition,
                 timeout_s=timeout_s,
                 fresh=fresh,
-                is_earlier=asked.is_earlier,
+                is_earlier=query.is_earlier,
                 ended=self._ended,
             )
 
@@ -183,22 +183,22 @@ class LocalStores:
             wait(0.0, fresh=wanted.topic is not None)
         except TooOldError:
             with room(self._waiting, f"{WAITING_MAX} queries wait for positions already"):
-                wait(asked.wait_s(), fresh=True)
+                wait(query.wait_s(), fresh=True)
 
     def close(self) -> None:
         self._ended.set()
 
 
-def require_read(queries: Queries, asked: Asked, partitions: int | None) -> None:
+def require_read(queries: Queries, query: StoreQuery, partitions: int | None) -> None:
     """Raise WrongQueryError if the store can never reach a requested position."""
-    for one in asked.all_positions():
-        queries.require_read(asked.name, one.topic, one.partition, partitions)
+    for one in query.all_positions():
+        queries.require_read(query.name, one.topic, one.partition, partitions)
 
 
 def _require_here(queries: Queries, store: StoreDescriptor, only: frozenset[int]) -> None:
     """Raise NotHereError if neither a worker nor the group has the tasks on this host."""
     for partition in sorted(only - queries.reports_of(store).keys()):
-        group = queries.whereabouts.description(at_most_s=SURE_S)
+        group = queries.locator.description(at_most_s=SURE_S)
         owner = group.host_of(store, partition)
         if owner is None or owner != queries.host:
             raise NotHereError(

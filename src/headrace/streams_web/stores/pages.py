@@ -40,10 +40,10 @@ from headrace.streams.queries.queries import Queries
 from headrace.streams.queries.rows_first import SnapshotRows
 from headrace.streams.queries.subscription import ChangeSubscription, Event
 from headrace.streams_web.stores import parameters
-from headrace.streams_web.stores.asked import BODY_MAX_BYTES, Asked
 from headrace.streams_web.stores.local import Answer, LocalStores
 from headrace.streams_web.stores.parameters import require_known
 from headrace.streams_web.stores.routing import LASTS, RoutedStores, SentElsewhereError
+from headrace.streams_web.stores.store_query import BODY_MAX_BYTES, StoreQuery
 from headrace.topology.errors import SerdeError, TopologyError
 from headrace.topology.serdes.documents import to_document
 
@@ -84,7 +84,7 @@ class ChangePages:
         self,
         queries: Callable[[], object],
         refused: Callable[[Exception], Response],
-        rows: Callable[[Queries, Asked, bytes | None], SnapshotRows | None],
+        rows: Callable[[Queries, StoreQuery, bytes | None], SnapshotRows | None],
         *,
         make_feeds: MakeFeeds = Feeds,
     ) -> None:
@@ -131,12 +131,12 @@ class ChangePages:
         name = request.path_params["name"]
         reader = queries.reader(name)
         text = request.path_params.get("key", request.query_params.get("key"))
-        read = Asked.of(request).read_key
-        key = None if text is None else read(text, reader.key_serde, name)
+        query = StoreQuery.of(request)
+        key = None if text is None else query.read_key(text, reader.key_serde, name)
         start = _start(request)
         rows = None
         if start.kind == "rows":
-            rows = self._rows(queries, replace(Asked.of(request), given=(), path_key=None), key)
+            rows = self._rows(queries, replace(query, given=(), path_key=None), key)
         return feeds, feeds.follow(name, key=key, start=start, wake=wake, rows=rows)
 
 
@@ -222,7 +222,7 @@ KEYS_MAX = 100
 """Maximum number of hot keys of a store, over all tasks."""
 
 
-def hot_keys(queries: Queries, _: Asked) -> Answer:
+def hot_keys(queries: Queries, _: StoreQuery) -> Answer:
     found = [_of_store(queries, name) for name in sorted(queries.stores)]
     return {
         "max_keys": queries.config.hot_keys_max,
@@ -246,8 +246,8 @@ def _of_store(queries: Queries, name: str) -> dict[str, Any]:
     return {"store": name, "keys": keys[:KEYS_MAX]}
 
 
-def group(queries: Queries, _: Asked) -> Answer:
-    description = queries.whereabouts.description()
+def group(queries: Queries, _: StoreQuery) -> Answer:
+    description = queries.locator.description()
     return {
         "state": description.state,
         "host": queries.host,
@@ -278,7 +278,7 @@ _CODES: tuple[tuple[type[StreamsError], int], ...] = (
     (QueryError, 500),
     (StreamsError, 503),
 )
-_Ask = Callable[[Queries, Asked], Answer]
+_Ask = Callable[[Queries, StoreQuery], Answer]
 
 
 class StorePages:
@@ -314,7 +314,7 @@ class StorePages:
 
     def _page(self, ask: _Ask, known: Mapping[str, str]) -> Any:
         async def page(request: Request) -> Response:
-            return await self._in_thread(ask, Asked.of(request), known)
+            return await self._in_thread(ask, StoreQuery.of(request), known)
 
         return page
 
@@ -326,20 +326,20 @@ class StorePages:
                 return _json(
                     {"error": f"a request must be at most {BODY_MAX_BYTES >> 20} MiB"}, 413
                 )
-        asked = Asked.of(request, bytes(body))
-        return await self._in_thread(self._routed.of_keys, asked, parameters.MANY)
+        query = StoreQuery.of(request, bytes(body))
+        return await self._in_thread(self._routed.of_keys, query, parameters.MANY)
 
-    async def _in_thread(self, ask: _Ask, asked: Asked, known: Mapping[str, str]) -> Response:
+    async def _in_thread(self, ask: _Ask, query: StoreQuery, known: Mapping[str, str]) -> Response:
         if self._limits is None:  # they belong to the running event loop
             self._limits = anyio.CapacityLimiter(THREADS), anyio.CapacityLimiter(THREADS)
-        limiter = self._limits[asked.asker is not None]
-        return await anyio.to_thread.run_sync(self._answered, ask, asked, known, limiter=limiter)
+        limiter = self._limits[query.sender is not None]
+        return await anyio.to_thread.run_sync(self._answered, ask, query, known, limiter=limiter)
 
-    def _answered(self, ask: _Ask, asked: Asked, known: Mapping[str, str]) -> Response:
+    def _answered(self, ask: _Ask, query: StoreQuery, known: Mapping[str, str]) -> Response:
         try:
-            require_known((name for name, _ in asked.given), known)
-            asked.require_valid()
-            found, code = ask(cast(Queries, self._queries()), asked)
+            require_known((name for name, _ in query.given), known)
+            query.require_valid()
+            found, code = ask(cast(Queries, self._queries()), query)
         except SentElsewhereError as sent:
             return RedirectResponse(sent.url, 307)
         except (StreamsError, TopologyError) as error:

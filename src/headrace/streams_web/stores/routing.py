@@ -26,6 +26,7 @@ import msgspec
 
 from headrace.state.codec import partition_for_key
 from headrace.streams.client.http import HttpHost, Reply
+from headrace.streams.queries.descriptors import StoreDescriptor
 from headrace.streams.queries.errors import (
     ClosedConnectionError,
     NoSuchStoreError,
@@ -37,13 +38,12 @@ from headrace.streams.queries.errors import (
     UnreachedHostError,
     WrongQueryError,
 )
-from headrace.streams.queries.kept import StoreDescriptor
+from headrace.streams.queries.locator import PAUSE_S, GroupDescription
 from headrace.streams.queries.queries import Queries
 from headrace.streams.queries.readers import Piece, StoreReader
 from headrace.streams.queries.walk import Cursor
-from headrace.streams.queries.whereabouts import AGAIN_S, GroupDescription
-from headrace.streams_web.stores.asked import Asked
 from headrace.streams_web.stores.local import Answer, LocalStores, keys_of, require_read
+from headrace.streams_web.stores.store_query import StoreQuery
 
 # Parallel queries to the hosts that have the partitions of a query.
 #
@@ -62,7 +62,7 @@ COUNT_S = 50.0
 THREADS = 32
 _T = TypeVar("_T")
 
-Make = Callable[[frozenset[int], bool], Asked]
+Make = Callable[[frozenset[int], bool], StoreQuery]
 """Creates the query for some partitions; the flag accepts rows that a task has left."""
 
 
@@ -74,7 +74,7 @@ class Operation:
     """
 
     path: str
-    here: Callable[[Queries, Asked], Answer]
+    here: Callable[[Queries, StoreQuery], Answer]
     timeout_s: float = ANSWER_S
 
 
@@ -159,7 +159,7 @@ class FanOut:
     hosts: Hosts
     queries: Queries
     operation: Operation
-    asked: Asked
+    query: StoreQuery
     make: Make
 
     def ask(self, partitions: Iterable[int]) -> tuple[list[PartialAnswer], list[Missing]]:
@@ -167,31 +167,31 @@ class FanOut:
 
         QueryError is raised if partitions have no answer, unless ``partial=true`` accepts the rest.
         """
-        store = self.queries.stores[self.asked.name]
-        group = self.queries.whereabouts.description()
+        store = self.queries.stores[self.query.name]
+        group = self.queries.locator.description()
         parts, missing = self._round(group, store, partitions)
         if any(isinstance(one.error, NotHereError | UnreachedHostError) for one in missing):
-            group = self.queries.whereabouts.description(at_most_s=AGAIN_S)
+            group = self.queries.locator.description(at_most_s=PAUSE_S)
             still = [one for one in missing if _is_silent_still(group, store, one)]
             again = frozenset[int]().union(*(one.only for one in missing if one not in still))
             more, missing = self._round(group, store, again)
             parts += more
             missing += still
-        if missing and self.asked.text("max_age") is not None:
+        if missing and self.query.text("max_age") is not None:
             missing = self._left(group, missing, parts)
-        if missing and not (parts and self.asked.flag("partial")):
+        if missing and not (parts and self.query.flag("partial")):
             raise missing[0].error
         return parts, missing
 
     def ask_any(self) -> Answer:
         """Query this host, or else other hosts in sequence, until a host answers."""
         try:
-            return self.operation.here(self.queries, self.asked)
+            return self.operation.here(self.queries, self.query)
         except NotReadableError as error:
-            others = self.queries.whereabouts.description().endpoints - {self.queries.host}
+            others = self.queries.locator.description().endpoints - {self.queries.host}
             for host in sorted(others):
                 try:
-                    part = self.at(host, self.asked, frozenset(), left=False)
+                    part = self.at(host, self.query, frozenset(), left=False)
                 except QueryError:
                     continue
                 return part.found, part.code
@@ -249,30 +249,32 @@ class FanOut:
                     still.append(Missing(only, one.host, one.error))
         return still
 
-    def at(self, host: str, asked: Asked, only: frozenset[int], *, left: bool) -> PartialAnswer:
+    def at(
+        self, host: str, query: StoreQuery, only: frozenset[int], *, left: bool
+    ) -> PartialAnswer:
         """Query a single host; raise QueryError if it returns an error, or does not answer."""
         if host == self.queries.host:
-            found, code = self.operation.here(self.queries, asked)
+            found, code = self.operation.here(self.queries, query)
             return PartialAnswer(only, host, left, found, code)
         assert self.queries.host is not None
-        wait_s = asked.wait_s() if asked.min_positions() else 0.0
+        wait_s = query.wait_s() if query.min_positions() else 0.0
         try:
             reply = self.hosts.connection(host).ask(
-                asked.target(self.operation.path),
-                asked.body or None,
-                headers=asked.headers(self.queries.host),
-                timeout_s=asked.within_s(self.operation.timeout_s + wait_s),
+                query.target(self.operation.path),
+                query.body or None,
+                headers=query.headers(self.queries.host),
+                timeout_s=query.within_s(self.operation.timeout_s + wait_s),
             )
         except ClosedConnectionError as error:
             raise StoppingError from error
         except UnreachedHostError as error:
             of = f"partition {_listed(only)} of " if only else ""
             raise UnreachedHostError(
-                f"{of}store {asked.name!r} cannot be read: {error}",
+                f"{of}store {query.name!r} cannot be read: {error}",
                 host=host,
                 is_silent=error.is_silent,
             ) from error
-        _require_answer(reply, asked.name, host, only)
+        _require_answer(reply, query.name, host, only)
         return PartialAnswer(only, host, left, reply.document, reply.code)
 
 
@@ -339,7 +341,7 @@ class Spread:
 
     hosts: Hosts
     queries: Queries
-    asked: Asked
+    query: StoreQuery
     reader: StoreReader[Any, Any]
     partitions: int
 
@@ -355,7 +357,7 @@ class Spread:
         return self.fan_out(operation, make or self.sent).ask(partitions)
 
     def fan_out(self, operation: Operation, make: Make) -> FanOut:
-        return FanOut(self.hosts, self.queries, operation, self.asked, make)
+        return FanOut(self.hosts, self.queries, operation, self.query, make)
 
     def sent(
         self,
@@ -364,8 +366,8 @@ class Spread:
         *,
         body: bytes | None = None,
         **changed: str | None,
-    ) -> Asked:
-        return self.asked.forwarded(only, self.partitions, left=left, body=body, **changed)
+    ) -> StoreQuery:
+        return self.query.forwarded(only, self.partitions, left=left, body=body, **changed)
 
 
 # Rows of a store on all hosts, for a subscription that continues with the changes.
@@ -456,22 +458,22 @@ class RoutedStores:
         self._count = Operation("count", local.count)
         self._exactly = Operation("count", local.count, COUNT_S)
 
-    def store(self, queries: Queries, asked: Asked) -> Answer:
-        spread = self._spread(queries, asked)
+    def store(self, queries: Queries, query: StoreQuery) -> Answer:
+        spread = self._spread(queries, query)
         if spread is None:
-            return self._anywhere(queries, self._store, asked)
+            return self._anywhere(queries, self._store, query)
         parts, missing = spread.ask(self._store, spread.others())
         return {**parts[0].found, **_whole(parts, missing)}, 200
 
-    def of_key(self, queries: Queries, asked: Asked) -> Answer:
-        if asked.route == "none" and asked.asker is None:
-            return self._of_key_here(queries, asked)
-        spread = self._spread(queries, asked)
+    def of_key(self, queries: Queries, query: StoreQuery) -> Answer:
+        if query.route == "none" and query.sender is None:
+            return self._of_key_here(queries, query)
+        spread = self._spread(queries, query)
         if spread is None:
-            return self._anywhere(queries, self._get, asked)
+            return self._anywhere(queries, self._get, query)
         reader = spread.reader
-        at = spread.partition_of(asked.read_key(asked.key, reader.key_serde, reader.name))
-        if asked.route == "redirect":
+        at = spread.partition_of(query.read_key(query.key, reader.key_serde, reader.name))
+        if query.route == "redirect":
             self._redirect(spread, at)
         found = self._of_key_at(spread, [at])
         if (_is_none(found[0]) and not reader.store.is_placed) and spread.partitions > 1:
@@ -488,17 +490,17 @@ class RoutedStores:
             return _without_cursors(some[0].found), some[0].code
         return {**_without_cursors(parts[0].found), **_whole(parts, missing)}, parts[0].code
 
-    def _of_key_here(self, queries: Queries, asked: Asked) -> Answer:
+    def _of_key_here(self, queries: Queries, query: StoreQuery) -> Answer:
         """Raise NotHereError if another host has the partition of the key."""
-        reader = queries.reader(asked.name)
+        reader = queries.reader(query.name)
         store = reader.store
         if queries.host is None or store.is_global:
-            return self._local.of_key(queries, asked)
-        key = asked.read_key(asked.key, reader.key_serde, reader.name)
+            return self._local.of_key(queries, query)
+        key = query.read_key(query.key, reader.key_serde, reader.name)
         try:
-            group = queries.whereabouts.description()
+            group = queries.locator.description()
         except NotReadableError:
-            return self._local.of_key(queries, asked)
+            return self._local.of_key(queries, query)
         assert store.sub_topology is not None, store.name
         at = partition_for_key(key, group.partitions.get(store.sub_topology, 1))
         owner = group.host_of(store, at)
@@ -509,20 +511,20 @@ class RoutedStores:
                 partition=at,
                 host=owner,
             )
-        return self._local.of_key(queries, asked)
+        return self._local.of_key(queries, query)
 
     def _redirect(self, spread: Spread, at: int) -> None:
         """Redirect the client to the host of a partition, unless it is this host."""
-        owner = spread.queries.whereabouts.description().host_of(spread.reader.store, at)
+        owner = spread.queries.locator.description().host_of(spread.reader.store, at)
         if owner is not None and owner != spread.queries.host:
             there = spread.sent(frozenset([at]), left=False, route="none")
             raise SentElsewhereError(f"http://{owner}{there.target('get')}")
 
-    def of_keys(self, queries: Queries, asked: Asked) -> Answer:
-        spread = self._spread(queries, asked)
+    def of_keys(self, queries: Queries, query: StoreQuery) -> Answer:
+        spread = self._spread(queries, query)
         if spread is None:
-            return self._anywhere(queries, self._many, asked)
-        documents = asked.keys()
+            return self._anywhere(queries, self._many, query)
+        documents = query.keys()
         at = [spread.partition_of(key) for key in keys_of(spread.reader, documents)]
         rows: list[Any] = [None] * len(documents)
         wanted: dict[int, list[int]] = {}
@@ -535,7 +537,7 @@ class RoutedStores:
             answered = [part for part in parts if not part.left]
             positions = [one for part in answered for one in part.found["positions"]]
             # A task may have moved to a host that is behind.
-            later = replace(spread, asked=asked.not_before(positions))
+            later = replace(spread, query=query.not_before(positions))
             more, others = self._rows_of(
                 later, documents, rows, dict.fromkeys(spread.others(), left)
             )
@@ -559,7 +561,7 @@ class RoutedStores:
         def meant(only: frozenset[int]) -> list[int]:
             return sorted({index for partition in only for index in wanted[partition]})
 
-        def make(only: frozenset[int], left: bool) -> Asked:
+        def make(only: frozenset[int], left: bool) -> StoreQuery:
             keys = [documents[index] for index in meant(only)]
             return spread.sent(only, left, body=msgspec.json.encode({"keys": keys}))
 
@@ -569,35 +571,35 @@ class RoutedStores:
                 rows[index] = rows[index] if row is None else row
         return parts, missing
 
-    def between(self, queries: Queries, asked: Asked) -> Answer:
-        return self._merged(queries, self._range, asked, reverse=asked.flag("reverse"))
+    def between(self, queries: Queries, query: StoreQuery) -> Answer:
+        return self._merged(queries, self._range, query, reverse=query.flag("reverse"))
 
-    def beginning(self, queries: Queries, asked: Asked) -> Answer:
-        return self._merged(queries, self._prefix, asked)
+    def beginning(self, queries: Queries, query: StoreQuery) -> Answer:
+        return self._merged(queries, self._prefix, query)
 
-    def count(self, queries: Queries, asked: Asked) -> Answer:
-        is_exact = asked.flag("exact")
+    def count(self, queries: Queries, query: StoreQuery) -> Answer:
+        is_exact = query.flag("exact")
         operation = self._exactly if is_exact else self._count
-        spread = self._spread(queries, asked)
+        spread = self._spread(queries, query)
         if spread is None:
-            return self._anywhere(queries, operation, asked)
+            return self._anywhere(queries, operation, query)
         parts, missing = spread.ask(operation, spread.others())
         count = sum(part.found["count"] for part in parts)
         return {"count": count, "exact": is_exact, **_whole(parts, missing)}, 200
 
     def _merged(
-        self, queries: Queries, operation: Operation, asked: Asked, *, reverse: bool = False
+        self, queries: Queries, operation: Operation, query: StoreQuery, *, reverse: bool = False
     ) -> Answer:
         """Merge a page of rows of all hosts in the order of their keys."""
-        spread = self._spread(queries, asked)
+        spread = self._spread(queries, query)
         if spread is None:
-            return self._anywhere(queries, operation, asked)
-        limit = asked.limit()
-        owners = queries.whereabouts.description().endpoints
+            return self._anywhere(queries, operation, query)
+        limit = query.limit()
+        owners = queries.locator.description().endpoints
         # The likely share of a host; further rows are requested as needed.
         piece = str(min(limit + 1, max(PIECE_MIN, 2 * limit // max(1, len(owners)))))
         fan_out = spread.fan_out(
-            operation, partial(spread.sent, limit=piece, after=asked.text("after"))
+            operation, partial(spread.sent, limit=piece, after=query.text("after"))
         )
         parts, missing = fan_out.ask(spread.others())
 
@@ -619,29 +621,29 @@ class RoutedStores:
         page = {"rows": rows[:limit], "after": after, **_whole(parts, missing)}
         return _without_cursors(page), 200
 
-    def rows(self, queries: Queries, asked: Asked, key: bytes | None) -> RowsOfHosts | None:
+    def rows(self, queries: Queries, query: StoreQuery, key: bytes | None) -> RowsOfHosts | None:
         """Return the rows of all hosts for a change feed; None if all rows are on this host."""
-        spread = self._spread(queries, asked)
+        spread = self._spread(queries, query)
         if spread is None:
             return None
         return RowsOfHosts(spread, key, counts=self._count, pieces=self._range)
 
     # -- shared ----------------------------------------------------------------------------------
 
-    def _spread(self, queries: Queries, asked: Asked) -> Spread | None:
+    def _spread(self, queries: Queries, query: StoreQuery) -> Spread | None:
         """Return None if this host alone can answer."""
-        reader, route = queries.reader(asked.name), asked.route
+        reader, route = queries.reader(query.name), query.route
         store = reader.store
-        if queries.host is None or asked.asker is not None or route == "none" or store.is_global:
+        if queries.host is None or query.sender is not None or route == "none" or store.is_global:
             return None
         assert store.sub_topology is not None, store.name
-        if asked.only is not None:
+        if query.only is not None:
             raise WrongQueryError(
                 "partitions= requires route=none. Leave it out to query all hosts"
             )
-        group = queries.whereabouts.description()
+        group = queries.locator.description()
         partitions = group.partitions.get(store.sub_topology)
-        require_read(queries, asked, partitions)
+        require_read(queries, query, partitions)
         # State in memory is lost with its worker, and no file here shows that a task existed.
         if group.are_all_at(queries.host) and not store.in_memory:
             return None
@@ -649,14 +651,14 @@ class RoutedStores:
             raise NotReadableError(
                 f"input topics of store {store.name!r} do not exist now. Ask again later"
             )
-        return Spread(self._hosts, queries, asked, reader, partitions)
+        return Spread(self._hosts, queries, query, reader, partitions)
 
-    def _anywhere(self, queries: Queries, operation: Operation, asked: Asked) -> Answer:
+    def _anywhere(self, queries: Queries, operation: Operation, query: StoreQuery) -> Answer:
         """Answer from a single host: this host, or any host for a global table."""
-        is_of_client = asked.asker is None and asked.route != "none"
-        if queries.host is None or not is_of_client or not queries.stores[asked.name].is_global:
-            return operation.here(queries, asked)
-        return FanOut(self._hosts, queries, operation, asked, lambda *_: asked).ask_any()
+        is_of_client = query.sender is None and query.route != "none"
+        if queries.host is None or not is_of_client or not queries.stores[query.name].is_global:
+            return operation.here(queries, query)
+        return FanOut(self._hosts, queries, operation, query, lambda *_: query).ask_any()
 
     def close(self) -> None:
         self._hosts.close()

@@ -13,17 +13,17 @@ from urllib.parse import quote, urlencode
 import msgspec
 from starlette.requests import Request
 
-from headrace.streams.client.asker import EARLIER, PATIENCE
+from headrace.streams.client.query_client import EARLIER, PATIENCE
 from headrace.streams.config.settings import span_of
 from headrace.streams.queries.answers import PartitionPosition
-from headrace.streams.queries.asked import (
+from headrace.streams.queries.errors import WrongQueryError
+from headrace.streams.queries.parsing import (
     MinPosition,
     ReadKey,
     key_of_json,
     key_of_text,
     time_of,
 )
-from headrace.streams.queries.errors import WrongQueryError
 from headrace.streams.queries.source import AGE_MAX_S, too_old
 from headrace.topology.serdes.documents import TOO_DEEP
 
@@ -35,7 +35,7 @@ WAIT_S = 2.0
 """Default time limit of a wait for positions."""
 WAIT_MAX_S = 30.0
 WITHIN_MIN_S = 0.05
-ASKED_BY = "headrace-asked-by"
+FORWARDED_BY = "headrace-asked-by"
 """Header of a forwarded query, with the endpoint of the host that forwards it. The receiving host
 answers from its own files, so that no query goes in circles."""
 _PATIENCE_MS = re.compile(r"[0-9]{1,9}")
@@ -48,12 +48,12 @@ _ROUTES = ("proxy", "redirect", "none")
 
 
 @dataclass(frozen=True)
-class Asked:
+class StoreQuery:
     """Parsed request for rows of a store, with its limits.
 
     Args:
         path_key: the key, if it is part of the path.
-        asker: the endpoint of the host that forwards the request.
+        sender: the endpoint of the host that forwards the request.
         authorization: the header with the client's token.
         is_earlier: whether `min_position` comes from earlier answers, not from the client.
         until_s: time of the monotonic clock at which the client stops waiting; None if unknown.
@@ -63,7 +63,7 @@ class Asked:
     given: tuple[tuple[str, str], ...] = ()
     path_key: str | None = None
     body: bytes = b""
-    asker: str | None = None
+    sender: str | None = None
     authorization: str | None = None
     is_earlier: bool = False
     until_s: float | None = None
@@ -77,7 +77,7 @@ class Asked:
             given=tuple(request.query_params.multi_items()),
             path_key=request.path_params.get("key"),
             body=body,
-            asker=request.headers.get(ASKED_BY),
+            sender=request.headers.get(FORWARDED_BY),
             authorization=request.headers.get("authorization"),
             is_earlier=request.headers.get(EARLIER) == "true",
             until_s=time.monotonic() + int(patience) / 1000 if is_given else None,
@@ -213,7 +213,7 @@ class Asked:
         left: bool = False,
         body: bytes | None = None,
         **changed: str | None,
-    ) -> Asked:
+    ) -> StoreQuery:
         """Return the query for the partitions `only`, of `of` in all, on another host.
 
         `left` accepts the rows that a task has left there after it moved. None removes a parameter.
@@ -243,8 +243,8 @@ class Asked:
         path = f"/api/stores/{quote(self.name, safe='')}" + (f"/{word}" if word else "")
         return f"{path}?{urlencode(self.given)}"
 
-    def headers(self, asker: str) -> dict[str, str]:
-        found = {ASKED_BY: asker, EARLIER: str(self.is_earlier).lower()}
+    def headers(self, sender: str) -> dict[str, str]:
+        found = {FORWARDED_BY: sender, EARLIER: str(self.is_earlier).lower()}
         if self.authorization is not None:
             found["Authorization"] = self.authorization
         if self.body:

@@ -11,8 +11,8 @@ from headrace import KafkaStreams, Topology, TopologyTestDriver
 from headrace.streams.metrics.snapshots import ApplicationSnapshot, embedded
 from headrace.streams.queries.queries import Queries
 from headrace.streams.queries.query_queue import (
-    Ask,
     QueryRefusal,
+    SendQuery,
     StateQueryRequest,
     StateQueryResponse,
     UnansweredError,
@@ -49,7 +49,7 @@ class Held:
         worker._snapshots.collect()
         return embedded("asked", "", "running", worker.facts)
 
-    def _workers(self) -> dict[int, Ask] | None:
+    def _workers(self) -> dict[int, SendQuery] | None:
         return {} if self._worker() is None else {0: self._ask}
 
     def _ask(self, question: StateQueryRequest, _: float) -> StateQueryResponse:

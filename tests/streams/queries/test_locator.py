@@ -7,7 +7,7 @@ import pytest
 from headrace import KafkaStreams, StreamsBuilder
 from headrace.streams.errors import FatalClientError
 from headrace.streams.queries.errors import NotReadableError
-from headrace.streams.queries.whereabouts import AGAIN_S, KEPT_S, PartitionLocator
+from headrace.streams.queries.locator import MAX_AGE_S, PAUSE_S, PartitionLocator
 from tests.support.hosts import SETTINGS, Group
 from tests.support.processes import wait_until
 
@@ -38,7 +38,7 @@ def test_it_is_asked_beside_the_questions_and_no_more_often_than_it_must() -> No
         scene.known.description()
     assert scene.group.asked == 1
     scene.group.given = {"one:1": {0, 1}}
-    scene.now_s += KEPT_S + 0.1
+    scene.now_s += MAX_AGE_S + 0.1
     assert scene.known.description().owners[0, 1] == "two:2"  # nobody waits
     wait_until(lambda: scene.known.description().owners[0, 1] == "one:1", what="the look beside")
     assert scene.known.description().are_all_at("one:1")
@@ -49,7 +49,7 @@ def test_what_is_wrong_is_asked_for_anew_at_once() -> None:
     scene = Scene()
     scene.known.description()
     scene.group.given = {"one:1": {0, 1}}
-    scene.now_s += AGAIN_S + 0.01
+    scene.now_s += PAUSE_S + 0.01
     assert scene.known.description(at_most_s=0.0).owners[0, 1] == "one:1"
     for _ in range(10):  # however many say that it is wrong
         scene.known.description(at_most_s=0.0)

@@ -20,15 +20,15 @@ from headrace.streams.config.endpoints import client_of, endpoint_of
 from headrace.streams.errors import FatalClientError, StreamsError
 from headrace.streams.kafka.protocols import AdminClient, GroupState, Member
 from headrace.streams.plan.plan import SubPlan, TaskId
+from headrace.streams.queries.descriptors import StoreDescriptor
 from headrace.streams.queries.errors import NotReadableError
-from headrace.streams.queries.kept import StoreDescriptor
 
-KEPT_S = 2.0
+MAX_AGE_S = 2.0
 """Maximum age of the group description in seconds. A request takes a few milliseconds, and serves
 all queries."""
-AGAIN_S = 0.1
+PAUSE_S = 0.1
 """Minimum seconds between two requests, even if a description has turned out to be wrong."""
-ASK_S = 5.0
+REQUEST_TIMEOUT_S = 5.0
 """Time-out in seconds of a request to the brokers."""
 
 
@@ -109,7 +109,7 @@ class PartitionLocator:
         now_s = self._monotonic_s()
         if latest is None or (at_most_s is not None and now_s - latest.at_s > at_most_s):
             return self._refresh(at_most_s or 0.0)
-        if now_s - self._requested_s > KEPT_S and not self._is_refreshing:
+        if now_s - self._requested_s > MAX_AGE_S and not self._is_refreshing:
             self._is_refreshing = True
             threading.Thread(
                 target=self._refresh_in_background, name="headrace-hosts", daemon=True
@@ -118,7 +118,7 @@ class PartitionLocator:
 
     def _refresh_in_background(self) -> None:
         try:
-            self._refresh(KEPT_S)
+            self._refresh(MAX_AGE_S)
         except NotReadableError:
             pass  # the last description is used until a broker responds
         finally:
@@ -127,7 +127,7 @@ class PartitionLocator:
     def _refresh(self, at_most_s: float) -> GroupDescription:
         with self._lock:
             now_s = self._monotonic_s()
-            if self._latest is not None and now_s - self._requested_s <= max(at_most_s, AGAIN_S):
+            if self._latest is not None and now_s - self._requested_s <= max(at_most_s, PAUSE_S):
                 return self._latest  # another thread has refreshed it
             self._requested_s = now_s
             try:

@@ -98,7 +98,7 @@ class _BestError:
         return is_silence and after_s < 2 * self.after_s
 
 
-class Asker:
+class QueryClient:
     """Client that repeats a query until it is answered or its time is over. Thread-safe.
 
     Args:

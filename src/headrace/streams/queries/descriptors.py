@@ -59,7 +59,7 @@ class StoreDescriptor:
         return serde.name
 
 
-def kept_stores(
+def describe_stores(
     plans: Sequence[SubPlan], global_plans: Sequence[GlobalPlan], config: StreamsConfig
 ) -> dict[str, StoreDescriptor]:
     found = [*_of_tasks(plans, config), *_of_tables(global_plans)]
