@@ -42,7 +42,7 @@ import gc, os, time
 from headrace.streams.supervisor.worker_process import StopSwitch
 print("importing", os.getpid())
 (switch,) = (found for found in gc.get_objects() if isinstance(found, StopSwitch))
-while not switch._asked.is_set():
+while not switch._requested.is_set():
     time.sleep(0.05)
 {APP}"""
 

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
-from headrace.streams.cli.top import ServedLook, ServedTask, shown_served, top
+from headrace.streams.cli.top import ServedSnapshot, ServedTask, shown_served, top
 from headrace.streams.metrics.snapshots import HealthSnapshot, SkewSnapshot, skew_of
 from headrace.streams.testing.memory_worker import EventLog
 from headrace.streams_web.server import HttpServer
@@ -53,7 +53,7 @@ def test_partitions_with_the_same_event_time_are_not_behind() -> None:
         task = ServedTask("1_0", 0, "running", 0, 0.0, 5, 1.0, skew=skew)
         console = Console(file=io.StringIO(), record=True)
         console.print(
-            shown_served(ServedLook("shop", ("running",), (task,), 0.0), None, rows_max=9)
+            shown_served(ServedSnapshot("shop", ("running",), (task,), 0.0), None, rows_max=9)
         )
         return console.export_text()
 
@@ -138,8 +138,8 @@ def task(name: str = "0_0", *, worker: int = 0, committed: int = 0, ago: float =
 
 
 def test_a_rate_is_that_of_what_was_told_then_and_now() -> None:
-    before = ServedLook("shop", ("running",), (task(committed=100, ago=1.0), task("0_1")), 10.0)
-    seen = ServedLook("shop", ("running",), (task(committed=300), task("0_1", worker=1)), 13.0)
+    before = ServedSnapshot("shop", ("running",), (task(committed=100, ago=1.0), task("0_1")), 10.0)
+    seen = ServedSnapshot("shop", ("running",), (task(committed=300), task("0_1", worker=1)), 13.0)
     assert seen.rates(before) == {"0_0": 50.0}
     assert seen.rates(None) == {}
     assert before.rates(seen) == {}  # it has begun again

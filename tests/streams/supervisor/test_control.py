@@ -18,9 +18,9 @@ from click.testing import CliRunner
 
 from headrace.streams.cli.main import main
 from headrace.streams.supervisor.control_socket import (
+    Command,
     ControlError,
     ControlServer,
-    Wish,
     find_running,
     short_name,
 )
@@ -33,10 +33,10 @@ class Supervisor:
     def __init__(self) -> None:
         self.done: list[object] = []
 
-    def ask(self, wish: Wish) -> Future[str]:
+    def submit(self, command: Command) -> Future[str]:
         answer: Future[str] = Future()
         try:
-            answer.set_result(wish(self))  # type: ignore[arg-type]
+            answer.set_result(command(self))  # type: ignore[arg-type]
         except CommandRefusedError as error:
             answer.set_exception(error)
         return answer
@@ -65,7 +65,7 @@ class Log:
 @contextmanager
 def running(state_dir: Path, application: str = "shop") -> Iterator[Supervisor]:
     supervisor, log = Supervisor(), Log()
-    door = ControlServer(supervisor.ask, log)
+    door = ControlServer(supervisor.submit, log)
     door.open(state_dir / application)
     assert log.events == []
     try:
@@ -167,14 +167,14 @@ def test_a_socket_is_gone_with_its_process_and_a_dead_one_at_the_next_start(
         find_running(tmp_path)
     with running(tmp_path) as supervisor:
         assert not dead.exists()
-        assert find_running(tmp_path).ask({"scale": 2}).endswith("2 it is")
+        assert find_running(tmp_path).send({"scale": 2}).endswith("2 it is")
     assert supervisor.done == [2]
 
 
 def test_a_path_that_is_too_long_for_a_socket_is_none_here(tmp_path: Path) -> None:
     deep = tmp_path / ("d" * 100) / ("e" * 100)
     with running(deep) as supervisor:
-        find_running(deep).ask({"scale": 2})
+        find_running(deep).send({"scale": 2})
     assert supervisor.done == [2]
 
 
@@ -192,14 +192,14 @@ def test_what_is_no_request_is_refused_and_the_next_one_is_heard(
             caller.sendall(line)
             with caller.makefile() as answers:
                 assert "error" in json.loads(answers.readline())
-        found.ask({"scale": 2})
+        found.send({"scale": 2})
     assert supervisor.done == [2]
 
 
 def test_a_directory_that_cannot_be_used_is_said_and_nothing_ends(tmp_path: Path) -> None:
     (tmp_path / "shop").write_text("a file")
     log = Log()
-    door = ControlServer(Supervisor().ask, log)
+    door = ControlServer(Supervisor().submit, log)
     door.open(tmp_path / "shop")
     door.close()
     ((event, fields),) = log.events
@@ -210,7 +210,7 @@ def test_a_directory_that_cannot_be_used_is_said_and_nothing_ends(tmp_path: Path
 def test_many_callers_are_heard_one_after_the_other(tmp_path: Path) -> None:
     with running(tmp_path) as supervisor:
         found = find_running(tmp_path)
-        threads = [threading.Thread(target=found.ask, args=({"scale": n},)) for n in range(1, 9)]
+        threads = [threading.Thread(target=found.send, args=({"scale": n},)) for n in range(1, 9)]
         for thread in threads:
             thread.start()
         for thread in threads:

@@ -16,7 +16,7 @@ def scene(workers: int) -> Scene:
 
 
 def asked(scene: Scene, workers: int) -> str:
-    answer = scene.supervisor.ask(lambda supervisor: supervisor.scale(workers))
+    answer = scene.supervisor.submit(lambda supervisor: supervisor.scale(workers))
     assert not answer.done()
     scene.turn()
     return answer.result(0)
@@ -146,7 +146,7 @@ def test_a_level_reaches_all_workers_and_those_that_come_later() -> None:
     levels: list[str] = []
     two = scene(2)
     two.supervisor.set_log_level = levels.append
-    answer = two.supervisor.ask(lambda supervisor: supervisor.change_log_level("debug"))
+    answer = two.supervisor.submit(lambda supervisor: supervisor.change_log_level("debug"))
     two.turn()
     assert answer.result(0) == "events of level debug and above are logged"
     asked(two, 3)

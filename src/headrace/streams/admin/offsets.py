@@ -382,7 +382,7 @@ class InputOffsets:
         self._cluster = cluster
         self._exactly_once = exactly_once
 
-    def look(self) -> GroupOffsets:
+    def read(self) -> GroupOffsets:
         """Read the offsets; raise ResetRefusedError if a dead worker's transaction stays open."""
         members = self._cluster.members(self._group)
         # Running workers always have open transactions; nothing can be set then anyway.
@@ -421,7 +421,7 @@ class InputOffsets:
 
     def plan(self, choose: Callable[[GroupOffsets], Wanted]) -> MovePlan:
         """Plan changes to the targets that `choose` returns; nothing is changed."""
-        group_offsets = self.look()
+        group_offsets = self.read()
         wanted = choose(group_offsets)
         times = {target for target in wanted.values() if target.kind == "time"}
         since: dict[TopicPartition, int] = {}
@@ -507,7 +507,7 @@ def plan_skip(
     first_from: Callable[[TopicPartition, int], int | None],
 ) -> SkipPlan:
     """Plan the skip; `first_from` returns the first record at or after an offset."""
-    group_offsets = work.look()
+    group_offsets = work.read()
     group_offsets.chosen(tp.topic, [tp.partition])
     there = group_offsets.inputs[tp]
     group_offsets.refuse_changes()

@@ -1,4 +1,4 @@
-"""Status of an application as seen on its cluster; plain data, collected by `look`."""
+"""Status of an application as seen on its cluster; plain data, collected by `inspect`."""
 
 from __future__ import annotations
 
@@ -194,7 +194,7 @@ def owner_of(
 # Collection of the status from a cluster.
 
 
-def look(application_id: str, plans: Sequence[SubPlan], cluster: AdminClient) -> Overview:
+def inspect(application_id: str, plans: Sequence[SubPlan], cluster: AdminClient) -> Overview:
     """Read the lag of each task: committed offsets first, so that no lag is negative."""
     names = dict.fromkeys(name for plan in plans for name in plan.topics.all_sources)
     descriptions = describe_as(cluster, names)

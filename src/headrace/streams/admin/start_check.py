@@ -435,7 +435,7 @@ class StartCheck:
         described: OffsetClient | None = None,
     ) -> None:
         self._described = described
-        self.look_for_offsets = LostGroup(config, plans, offsets, records, deployed, log)
+        self.find_lost_group = LostGroup(config, plans, offsets, records, deployed, log)
         self._group = config.application_id
         self._accepted = config.topology_change_accept
         self._plans = plans
@@ -450,7 +450,7 @@ class StartCheck:
         if self._described is not None:
             internal = [topic.name for topic in plan.internal]
             require_own_topics(self._group, internal, admin.groups(), self._described)
-        reported = self.look_for_offsets(admin, plan, topics)
+        reported = self.find_lost_group(admin, plan, topics)
         if plan.create:
             self(admin, plan)
         return reported

@@ -17,7 +17,7 @@ from headrace.streams.supervisor.control_socket import ControlError, find_runnin
 from headrace.streams.supervisor.supervisor import WORKERS_MAX
 
 
-def _asks_process(command: Callable[..., dict[str, object]]) -> Callable[..., None]:
+def _sends_request(command: Callable[..., dict[str, object]]) -> Callable[..., None]:
     """Add the options that select a `headrace run`, and send the command's result to it."""
 
     @click.option("--application", metavar="ID", help="The application.id, if several run here.")
@@ -27,7 +27,7 @@ def _asks_process(command: Callable[..., dict[str, object]]) -> Callable[..., No
                   help="Process ID of `headrace run`, if several run here.")  # fmt: skip
     @settings_option
     @wraps(command)
-    def asks(
+    def send(
         application: str | None,
         state_dir: Path | None,
         process: int | None,
@@ -38,16 +38,16 @@ def _asks_process(command: Callable[..., dict[str, object]]) -> Callable[..., No
         application = application or settings.get("application.id")
         try:
             found = find_running(Path(base), application=application, process=process)
-            click.echo(found.ask(command(**others)))
+            click.echo(found.send(command(**others)))
         except ControlError as error:
             raise click.ClickException(str(error)) from error
 
-    return asks
+    return send
 
 
 @click.command()
 @click.argument("workers", type=click.IntRange(1, WORKERS_MAX))
-@_asks_process
+@_sends_request
 def scale(workers: int) -> dict[str, object]:
     """Set the number of worker processes of a running `headrace run` to WORKERS.
 
@@ -59,7 +59,7 @@ def scale(workers: int) -> dict[str, object]:
 
 @click.command()
 @click.argument("level", type=click.Choice(logs.LEVELS))
-@_asks_process
+@_sends_request
 def log_level(level: str) -> dict[str, object]:
     """Set the log level of a running `headrace run` to LEVEL.
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.table import Table
 
-from headrace.streams.admin.overview import InputLag, Overview, TaskView, by_topic, look
+from headrace.streams.admin.overview import InputLag, Overview, TaskView, by_topic, inspect
 from headrace.streams.cli.options import (
     columns,
     json_option,
@@ -45,13 +45,13 @@ def require_topics(lost: Iterable[str]) -> None:
         )
 
 
-def looking(target: str, settings: dict[str, Any]) -> Callable[[], Overview]:
-    """Load an application; return a function that looks at its progress on the cluster."""
+def inspector(target: str, settings: dict[str, Any]) -> Callable[[], Overview]:
+    """Load an application; return a function that reads its progress from the cluster."""
     app = load(target, settings)
     config = app.config
     reach(config.admin_config())
     cluster = GroupLook(config.admin_config(), timeout_s=config.task_timeout_ms / 1000)
-    return lambda: look(config.application_id, app.plans, cluster)
+    return lambda: inspect(config.application_id, app.plans, cluster)
 
 
 def head_line(found: Overview) -> str:
@@ -84,7 +84,7 @@ def lag(
     code is 4 if an input topic does not exist.
     """
     with said_errors():
-        found = looking(target, settings)()
+        found = inspector(target, settings)()
         if as_json:
             click.echo(json.dumps(_lag_document(found)))
         else:
@@ -107,7 +107,7 @@ def tasks(target: str, *, as_json: bool, settings: dict[str, Any]) -> None:
     The exit code is 4 if an input topic does not exist.
     """
     with said_errors():
-        found = looking(target, settings)()
+        found = inspector(target, settings)()
         if as_json:
             click.echo(json.dumps(_tasks_document(found)))
         else:

@@ -134,17 +134,17 @@ def reset(
             global_topics=[plan.topic for plan in app.global_plans],
         )
 
-        def look() -> ResetPlan:
+        def make_plan() -> ResetPlan:
             return work.plan(aim, inputs=inputs, all_internal=all_internal)
 
         def check() -> None:
             refuse_members(plan.group, plan.members)
             refuse_backfill(plan.group, plan.backfill)
 
-        plan = look()
+        plan = make_plan()
         click.echo("\n".join(_reset_lines(plan)))
         if consent.is_given(check):
-            work.carry_out(plan, look)
+            work.carry_out(plan, make_plan)
             click.echo("Done. The application can be started.")
 
 
@@ -192,7 +192,7 @@ def skip(
             return None if message is None else message.offset()
 
         if not consent.dry_run:
-            standing = work.look()
+            standing = work.read()
             refuse_members(standing.group, standing.members)
         with _refused_alike():
             plan = plan_skip(work, tp, offset, first_from)
@@ -262,7 +262,7 @@ def list_offsets(target: str, settings: dict[str, Any]) -> None:
     """
     with said_errors():
         work = _work(target, settings)
-        found = work.look()
+        found = work.read()
         click.echo("\n".join(listing(found)))
         offsets = [one.committed for one in found.inputs.values() if one.committed is not None]
         # Offsets committed by a worker have metadata, offsets set by a reset have none.

@@ -214,11 +214,11 @@ def run(
         loaded=lambda loaded: control.open(Path(loaded.state_dir) / loaded.application),
         set_log_level=logs.set_level,
     )
-    control = ControlServer(supervisor.ask, log)
+    control = ControlServer(supervisor.submit, log)
 
     def set_level(level: str) -> str:
         logs.level_number(level)
-        return supervisor.ask(lambda one: one.change_log_level(level)).result(ANSWER_WITHIN_S)
+        return supervisor.submit(lambda one: one.change_log_level(level)).result(ANSWER_WITHIN_S)
 
     def advertise(endpoint: str) -> None:
         processes.endpoint = queries.endpoint = endpoint

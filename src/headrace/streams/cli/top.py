@@ -19,7 +19,7 @@ from rich.text import Text
 from headrace.streams.admin.overview import Overview, TaskView
 from headrace.streams.cli.lag import (
     head_line,
-    looking,
+    inspector,
     require_topics,
     said_missing,
     task_cells,
@@ -67,7 +67,7 @@ class ServedTask:
 
 
 @dataclass(frozen=True, slots=True)
-class ServedLook:
+class ServedSnapshot:
     """Snapshot of an application, read over HTTP."""
 
     application: str
@@ -76,7 +76,7 @@ class ServedLook:
     tasks: tuple[ServedTask, ...]
     at_s: float
 
-    def rates(self, before: ServedLook | None) -> dict[str, float]:
+    def rates(self, before: ServedSnapshot | None) -> dict[str, float]:
         """Return records per second by task, without moved tasks and restarted workers."""
         if before is None:
             return {}
@@ -120,10 +120,10 @@ class Served:
                 raise ServedError(f"{token_file}: {error}") from error
             self._headers["Authorization"] = f"Bearer {token.reveal()}"
 
-    def look(self) -> ServedLook:
+    def snapshot(self) -> ServedSnapshot:
         application, tasks = self._get("/api/application"), self._get("/api/tasks")
         try:
-            return ServedLook(
+            return ServedSnapshot(
                 application["application"],
                 tuple(worker["state"] for worker in application["workers"]),
                 tuple(_task(one) for one in tasks),
@@ -150,7 +150,7 @@ class Served:
         raise ServedError(f"{url}{path}: {reason} ({reply.code}){advice}")
 
 
-def shown_served(seen: ServedLook, before: ServedLook | None, *, rows_max: int) -> Group:
+def shown_served(seen: ServedSnapshot, before: ServedSnapshot | None, *, rows_max: int) -> Group:
     """Render a snapshot as a table of at most `rows_max` tasks: unknown and large lags first."""
     rates = seen.rates(before)
     count = len(seen.workers)
@@ -288,11 +288,11 @@ def top(
     with said_errors():
         if url is not None:
             served = Served(url, token_file)
-            _go_on(served.look, shown_served, every_s, times)
+            _go_on(served.snapshot, shown_served, every_s, times)
             return
         assert target is not None
-        look = looking(target, settings)
-        last = _go_on(lambda: ClusterSnapshot(look(), time.monotonic()), shown, every_s, times)
+        inspect = inspector(target, settings)
+        last = _go_on(lambda: ClusterSnapshot(inspect(), time.monotonic()), shown, every_s, times)
         if times is not None and last is not None:
             require_topics(last.found.lost)
 

@@ -28,7 +28,7 @@ from headrace.streams.errors import ConfigError
 
 _SETTLED_S = 5.0
 """Seconds to wait for abort markers: brokers report an abort before all markers are written."""
-_LOOK_AGAIN_S = 0.1
+_RECHECK_S = 0.1
 
 topic_option = click.option(
     "--topic", "topics", multiple=True, metavar="TOPIC",
@@ -54,7 +54,7 @@ def list_open(target: str, topics: tuple[str, ...], settings: dict[str, Any]) ->
     longer are hanging.
     """
     with said_errors():
-        _Look(load(target, settings), topics).show()
+        _TransactionSearch(load(target, settings), topics).show()
 
 
 @transactions.command()
@@ -87,8 +87,8 @@ def abort(
             raise ConfigError(
                 "the application has no transactions, because processing.guarantee is at_least_once"
             )
-        look = _Look(app, topics, is_written=True)
-        found = look.show()
+        search = _TransactionSearch(app, topics, is_written=True)
+        found = search.show()
         if found.is_nothing:
             return
         with local_errors():
@@ -99,15 +99,15 @@ def abort(
         click.echo("Local state to remove on this host:")
         click.echo("\n".join(f"  {path}" for path in tasks) or "  none")
         group = config.application_id
-        if not consent.is_given(lambda: refuse_members(group, look.cluster.members(group))):
+        if not consent.is_given(lambda: refuse_members(group, search.cluster.members(group))):
             return
         with locked_state(config.state_dir, config.application_id) as held:
-            left = _end(look, names)
+            left = _end(search, names)
             for one in held if left.is_less_than(found) else ():
                 if one.path in tasks:
                     one.remove()
         if not left.is_nothing:
-            look.show()
+            search.show()
             raise click.ClickException(
                 "transactions are still open, of a worker on another host or of another "
                 "application. Set --worker to the `worker` in that host's log."
@@ -119,7 +119,7 @@ def abort(
         )
 
 
-class _Look:
+class _TransactionSearch:
     """Search for open transactions in the application's topics.
 
     Args:
@@ -166,9 +166,9 @@ def _known_workers(directory: StateDirectory) -> list[str]:
     return names
 
 
-def _end(look: _Look, names: Iterable[str]) -> Undecided:
+def _end(search: _TransactionSearch, names: Iterable[str]) -> Undecided:
     """End the open transactions of workers; return the remaining open transactions."""
-    config, left = look.app.config, look.find()
+    config, left = search.app.config, search.find()
     for name in names:
         end_transactions(
             config.producer_config(f"{config.application_id}-{name}"),
@@ -177,8 +177,8 @@ def _end(look: _Look, names: Iterable[str]) -> Undecided:
             timeout_s=config.task_timeout_ms / 1000,
         )
         give_up_at = time.monotonic() + _SETTLED_S
-        while not (left := look.find()).is_nothing and time.monotonic() < give_up_at:
-            time.sleep(_LOOK_AGAIN_S)
+        while not (left := search.find()).is_nothing and time.monotonic() < give_up_at:
+            time.sleep(_RECHECK_S)
         if left.is_nothing:
             break
     return left

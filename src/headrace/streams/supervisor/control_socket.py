@@ -30,18 +30,18 @@ ANSWER_WITHIN_S = 5.0
 _LINE_MAX = 4_096
 _WAITING_MAX = 8
 
-Wish = Callable[[Supervisor], str]
+Command = Callable[[Supervisor], str]
 
 
 class ControlServer:
     """Server of the control socket: a thread that handles requests sequentially.
 
     Args:
-        ask: queues a command for the supervisor's thread.
+        submit: queues a command for the supervisor's thread.
     """
 
-    def __init__(self, ask: Callable[[Wish], Future[str]], log: Log) -> None:
-        self._ask = ask
+    def __init__(self, submit: Callable[[Command], Future[str]], log: Log) -> None:
+        self._submit = submit
         self._log = log
         self._socket: socket.socket | None = None
         self._path: Path | None = None
@@ -93,8 +93,8 @@ class ControlServer:
 
     def _answer(self, line: bytes) -> dict[str, str]:
         try:
-            wish = _wish(line)
-            return {"message": self._ask(wish).result(ANSWER_WITHIN_S)}
+            command = _command_of(line)
+            return {"message": self._submit(command).result(ANSWER_WITHIN_S)}
         except (CommandRefusedError, ValueError) as error:
             return {"error": str(error)}
         except TimeoutError:
@@ -141,15 +141,15 @@ def _line(caller: socket.socket) -> bytes:
     return line
 
 
-def _wish(line: bytes) -> Wish:
-    asked = json.loads(line)
-    match asked:
+def _command_of(line: bytes) -> Command:
+    request = json.loads(line)
+    match request:
         case {"scale": int(workers)}:
             return lambda supervisor: supervisor.scale(workers)
         case {"log_level": str(level)}:
             logs.level_number(level)
             return lambda supervisor: supervisor.change_log_level(level)
-    raise ValueError("this version of headrace does not know the request")
+    raise ValueError("the request is unknown to this version of headrace")
 
 
 class ControlError(StreamsError):
@@ -167,7 +167,7 @@ class Running:
     def __str__(self) -> str:
         return f"{self.application} (process {self.process})"
 
-    def ask(self, request: Mapping[str, object]) -> str:
+    def send(self, request: Mapping[str, object]) -> str:
         """Send a request; return the response message."""
         line = json.dumps(request).encode() + b"\n"
         try:

@@ -63,7 +63,7 @@ class HeartbeatMonitor:
         self._silent: dict[int, tuple[int | None, float]] = {}
         """By worker: the process ID, and the time of its last report."""
 
-    def look(self, workers: Sequence[WorkerStatus], now_s: float) -> None:
+    def check(self, workers: Sequence[WorkerStatus], now_s: float) -> None:
         """Log the workers that became unresponsive or recovered since the last check."""
         if now_s - self._looked_s > _ASLEEP_S:
             self._awake_s = now_s  # no report could be received meanwhile
@@ -239,7 +239,7 @@ class Supervisor:
     _why: str = field(init=False, default="")
     """Reason of the end, unless it was requested."""
     _kill_at_s: float | None = field(init=False, default=None)
-    _asked: list[tuple[int, float]] = field(init=False, default_factory=list)
+    _signals: list[tuple[int, float]] = field(init=False, default_factory=list)
     """Received signals that no turn has handled yet."""
     _signalled_s: float | None = field(init=False, default=None)
     _unreached_again_s: float = field(init=False, default=0.0)
@@ -272,7 +272,7 @@ class Supervisor:
 
     def signalled(self, number: int) -> None:
         """Record a signal for the next turn. May be called from a signal handler."""
-        self._asked.append((number, self.monotonic()))
+        self._signals.append((number, self.monotonic()))
 
     def turn(self) -> bool:
         """Handle signals, commands, reports and restarts; return whether all workers have ended."""
@@ -289,7 +289,7 @@ class Supervisor:
             self._kill_all(_NOT_CLOSED)
         self._remove_left(now_s)
         statuses = [slot.status for slot in self._slots]
-        self._heartbeats.look(statuses, now_s)
+        self._heartbeats.check(statuses, now_s)
         self._kill_unresponsive(now_s)
         self.display.show(statuses, now_s)
         self.health = self._health(now_s)
@@ -429,8 +429,8 @@ class Supervisor:
     # -- all workers ---------------------------------------------------------------------------
 
     def _handle_signals(self) -> None:
-        while self._asked:
-            number, at_s = self._asked.pop(0)
+        while self._signals:
+            number, at_s = self._signals.pop(0)
             name = signal.Signals(number).name
             again = self._signalled_s is not None and at_s - self._signalled_s >= AGAIN_AFTER_S
             self._signalled_s = at_s
@@ -477,22 +477,22 @@ class Supervisor:
 
     # -- commands ------------------------------------------------------------------------------
 
-    def ask(self, wish: Callable[[Supervisor], str]) -> Future[str]:
+    def submit(self, command: Callable[[Supervisor], str]) -> Future[str]:
         """Queue a command for the next turn; the future gets its result or error. Thread-safe."""
-        answer: Future[str] = Future()
-        self._commands.put((wish, answer))
-        return answer
+        future: Future[str] = Future()
+        self._commands.put((command, future))
+        return future
 
     def _run_commands(self) -> None:
         while True:
             try:
-                wish, answer = self._commands.get_nowait()
+                command, future = self._commands.get_nowait()
             except Empty:
                 return
             try:
-                answer.set_result(wish(self))
+                future.set_result(command(self))
             except (CommandRefusedError, ValueError) as error:
-                answer.set_exception(error)
+                future.set_exception(error)
 
     def scale(self, workers: int) -> str:
         """Change the number of workers; the highest numbers leave. Return a message about it."""

@@ -55,20 +55,20 @@ class StopSwitch:
     """Stop request for an application that may not be loaded yet; used by signals and threads."""
 
     def __init__(self) -> None:
-        self._asked = threading.Event()
+        self._requested = threading.Event()
         self._leave: bool | None = None
         self._close: Callable[[bool | None], None] | None = None
 
     def stop(self, *, leave: bool | None = None) -> None:
         """Stop now, or as soon as attached; `leave` None follows the application's settings."""
         self._leave = leave
-        self._asked.set()
+        self._requested.set()
         if self._close is not None:
             self._close(leave)
 
     def attach(self, close: Callable[[bool | None], None]) -> None:
         self._close = close
-        if self._asked.is_set():
+        if self._requested.is_set():
             close(self._leave)
 
 
@@ -138,7 +138,7 @@ def _load(launch: Launch, *, index: int, activity: Activity, channel: Channel) -
 
 
 @dataclass(slots=True)
-class _Says:
+class _FailureFormat:
     """Parameters of error messages; the application's own setting is known after it is loaded.
 
     Args:
@@ -155,7 +155,12 @@ class _Says:
 
 
 def _work(
-    launch: Launch, index: int, channel: Channel, *, says: _Says, flush_log: Callable[[], None]
+    launch: Launch,
+    index: int,
+    channel: Channel,
+    *,
+    format_: _FailureFormat,
+    flush_log: Callable[[], None],
 ) -> None:
     switch = StopSwitch()
     _stop_on_sigterm(switch)
@@ -165,8 +170,8 @@ def _work(
         activity = Activity(SystemClock())
         app = _load(launch, index=index, activity=activity, channel=channel)
         if app.config.log_errors is not None:
-            says.full = app.config.log_errors == "full"
-        says.is_final = lambda: app.uncaught_answered
+            format_.full = app.config.log_errors == "full"
+        format_.is_final = lambda: app.uncaught_answered
         commands.timeout_s = app.config.shutdown_timeout_ms / 1000
         commands.queue = app.query_queue
         channel.send(
@@ -200,18 +205,18 @@ def _stop_on_sigterm(switch: StopSwitch) -> None:
     signal.signal(signal.SIGINT, stop)
 
 
-def _exit_code(work: Callable[[], None], channel: Channel, says: _Says) -> ExitCode:
+def _exit_code(work: Callable[[], None], channel: Channel, format_: _FailureFormat) -> ExitCode:
     """Run the worker and report its failure to the supervisor, which logs it for all workers."""
     try:
         work()
     except BaseException as error:  # SystemExit, too: it counts as a crash
         if isinstance(error, RecordError):
-            error.told_for(says.target, says.again)
-        failure = describe_failure(error, full=says.full)
+            error.told_for(format_.target, format_.again)
+        failure = describe_failure(error, full=format_.full)
         if not channel.send_and_flush(failure):
             log_failure(get_logger(), failure)
         code = exit_code_of(error)
-        return ExitCode.SHUT_DOWN if is_crash(code) and says.is_final() else code
+        return ExitCode.SHUT_DOWN if is_crash(code) and format_.is_final() else code
     return ExitCode.STOPPED
 
 
@@ -238,9 +243,9 @@ def main() -> None:
         fields={"worker_index": index},
     )
     full = launch.settings.get("log.errors", "full" if launch.terminal else "places") == "full"
-    says = _Says(full, target, launch.again)
-    work = partial(_work, launch, index, channel, says=says, flush_log=written.close)
-    code = _exit_code(work, channel, says)
+    format_ = _FailureFormat(full, target, launch.again)
+    work = partial(_work, launch, index, channel, format_=format_, flush_log=written.close)
+    code = _exit_code(work, channel, format_)
     channel.send_and_flush(Ended(code), within_s=_ENDING_S)
     written.close()
     if code is not ExitCode.STOPPED:
