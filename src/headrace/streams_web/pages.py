@@ -179,8 +179,8 @@ def ready(health: HealthSnapshot, now_s: float, within: timedelta | None = None)
     """
     reasons = [] if health.is_loaded else ["the application is not loaded yet"]
     left = without_taken(health.snapshot)
-    for view, told in zip(left.workers, health.snapshot.workers, strict=True):
-        if not _is_taken(view, told):
+    for view, before in zip(left.workers, health.snapshot.workers, strict=True):
+        if not _is_taken(view, before):
             reasons += _of_worker(view, now_s, within)
     if not reasons and not health.snapshot.tasks:
         reasons.append("no worker has a task")  # not yet or not any more
@@ -223,11 +223,11 @@ def _for_how_long(task: TaskSnapshot, age_s: float) -> str:
     return f" for {task.state_s + age_s:.0f} s"
 
 
-def _is_taken(left: WorkerView, told: WorkerView) -> bool:
+def _is_taken(left: WorkerView, before: WorkerView) -> bool:
     """Return whether other workers have all tasks of a worker's report, so nothing waits for it."""
-    if left.snapshot is None or told.snapshot is None:
+    if left.snapshot is None or before.snapshot is None:
         return False
-    return bool(told.snapshot.tasks) and not left.snapshot.tasks
+    return bool(before.snapshot.tasks) and not left.snapshot.tasks
 
 
 def _waiting(tasks: tuple[TaskSnapshot, ...]) -> str:
@@ -534,7 +534,7 @@ def described(*, with_stores: bool = False) -> dict[str, Any]:
 
 
 def _log_level_operation() -> dict[str, Any]:
-    asked = {
+    schema = {
         "type": "object",
         "required": ["level"],
         "properties": {"level": {"type": "string", "enum": list(LEVELS)}},
@@ -542,7 +542,7 @@ def _log_level_operation() -> dict[str, Any]:
     changed = {"type": "object", "properties": {"message": {"type": "string"}}}
     return {
         "summary": "Set the log level of all workers until the process ends.",
-        "requestBody": {"required": True, "content": {"application/json": {"schema": asked}}},
+        "requestBody": {"required": True, "content": {"application/json": {"schema": schema}}},
         "responses": {
             "200": {"description": "Done.", "content": {"application/json": {"schema": changed}}},
             "400": {"description": "The level is unknown, or the body is not JSON."},
@@ -660,8 +660,8 @@ class Pages:
             page = pages
             if scope["type"] == "http" and not _is_free(scope["path"], scope["headers"]):
                 if not self._may(scope["headers"]):
-                    said = NOT_IT if _has_token(scope["headers"]) else SEND_IT
-                    page = JSONResponse({"error": said}, 401, {"WWW-Authenticate": "Bearer"})
+                    message = NOT_IT if _has_token(scope["headers"]) else SEND_IT
+                    page = JSONResponse({"error": message}, 401, {"WWW-Authenticate": "Bearer"})
                 elif self._is_local and (other := _other_host(scope["headers"])):
                     page = JSONResponse({"error": NOT_HERE.format(host=other)}, 421)
             await page(scope, receive, send)
@@ -721,12 +721,12 @@ class Pages:
     def _refused(self, request: Request, error: Exception) -> Response:
         """Return an HTTP error, such as 404 or 405, as JSON."""
         assert isinstance(error, HTTPException)
-        said = error.detail
+        message = error.detail
         if error.status_code == HTTPStatus.NOT_FOUND:
-            said = NOT_THERE
+            message = NOT_THERE
             if self._queries is None and request.url.path.startswith("/api/stores"):
-                said = NO_STORES
-        return JSONResponse({"error": said}, error.status_code, error.headers)
+                message = NO_STORES
+        return JSONResponse({"error": message}, error.status_code, error.headers)
 
     async def _described(self, _: Request) -> Response:  # in one thread: see `prepare_type`
         return JSONResponse(described(with_stores=self._queries is not None))
@@ -751,9 +751,9 @@ class Pages:
         return _answer(startup(self._health()))
 
     async def _ready(self, request: Request) -> Response:
-        asked = request.query_params.get("within")
+        text = request.query_params.get("within")
         try:
-            within = None if asked is None else span_of(asked, "within")
+            within = None if text is None else span_of(text, "within")
         except ValueError as error:
             return JSONResponse({"error": str(error)}, 400)
         return _answer(ready(self._health(), self._monotonic_s(), within))
@@ -795,15 +795,16 @@ async def _body(request: Request) -> bytes:
 
 def _level(body: bytes) -> str | None:
     try:
-        asked = json.loads(body)
+        document = json.loads(body)
     except (ValueError, RecursionError):
         return None
-    level = asked["level"] if isinstance(asked, dict) and asked.keys() == {"level"} else None
+    has_level = isinstance(document, dict) and document.keys() == {"level"}
+    level = document["level"] if has_level else None
     return level if level in LEVELS else None
 
 
 def _answer(found: Health) -> Response:
     if found.is_well:
         return JSONResponse({"ok": True})
-    said = {"ok": False, "reasons": list(found.reasons), "workers": found.progress}
-    return JSONResponse(said, 503)
+    document = {"ok": False, "reasons": list(found.reasons), "workers": found.progress}
+    return JSONResponse(document, 503)

@@ -199,23 +199,23 @@ class OffsetChange:
         input_ = self.input
         before = "none" if input_.committed is None else str(input_.committed.offset)
         note = f" ({input_.note})" if input_.note else ""
-        says = [f"{input_.tp}  {before}{note} -> {self.target}"]
+        parts = [f"{input_.tp}  {before}{note} -> {self.target}"]
         if self.again and input_.outside:
-            says.append(
+            parts.append(
                 f"{_span(*self.again)} NOT written again, because the sink of {input_.outside} has "
                 "its own position: see headrace reset --dry-run"
             )
         elif self.again:
-            says.append(f"{_span(*self.again)} processed again{_where(input_.counted)}")
+            parts.append(f"{_span(*self.again)} processed again{_where(input_.counted)}")
         if self.left_out:
-            says.append(f"{_span(*self.left_out)} left out")
+            parts.append(f"{_span(*self.left_out)} left out")
         if input_.processed_to is None and input_.counted and input_.has_begun:
-            says.append(
+            parts.append(
                 "the offset up to which the state includes its records is unknown: make sure that "
                 "it is this offset; the stream time is lost with the old offset, so late records "
                 "can open closed windows again"
             )
-        return "; ".join(says)
+        return "; ".join(parts)
 
 
 def _where(counted: Counted) -> str:

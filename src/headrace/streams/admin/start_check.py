@@ -234,10 +234,10 @@ class LostGroup:
         shown = self._shown(admin, lost, offsets, topics)
         if not shown.of(lost, offsets):
             return frozenset()
-        asked = {tp for tps in lost.values() for tp in tps} & there
+        wanted = {tp for tps in lost.values() for tp in tps} & there
         if not self._config.exactly_once:
             self._records.pause()  # rows are written shortly before offsets
-        offsets |= self._offsets.committed_at(self._group, sorted(asked), decided=True)
+        offsets |= self._offsets.committed_at(self._group, sorted(wanted), decided=True)
         lost = self._lost(shown.of(lost, offsets), offsets)
         if lost and not any(_has_progress(sub, offsets) for sub in self._plans):
             # All offsets are lost: tasks without proof have lost theirs, too.
@@ -276,10 +276,10 @@ class LostGroup:
             for task in tasks
             if task not in shown and task.plan.id not in subs
         }
-        asked = {tp for tps in changelogs.values() for tp in tps}
+        wanted = {tp for tps in changelogs.values() for tp in tps}
         if self._config.exactly_once:
-            asked |= {tp for sub, to in written.items() if sub not in subs for tp in to}
-        held = self._records.among(admin, asked) if asked else set()
+            wanted |= {tp for sub, to in written.items() if sub not in subs for tp in to}
+        held = self._records.among(admin, wanted) if wanted else set()
         shown |= {task for task, tps in changelogs.items() if held & tps}
         subs |= {sub for sub, to in written.items() if held.intersection(to)}
         return _ProvenTasks(frozenset(shown), frozenset(subs))
@@ -324,10 +324,10 @@ class LostGroup:
         self, admin: AdminClient, tps: set[TopicPartition], topics: Mapping[str, TopicDescription]
     ) -> Mapping[str, str]:
         resets = {topic: r for plan in self._plans for topic, r in plan.offset_resets.items()}
-        asked = ClusterMetadata(admin, dict(topics), begins_earliest(self._config), resets)
+        cluster = ClusterMetadata(admin, dict(topics), begins_earliest(self._config), resets)
         some = sorted(tps)
-        start = {p: CommittedOffset(first) for p, first in asked.first_offsets(some).items()}
-        return effects_of(some, start, asked.changelogs(some))
+        start = {p: CommittedOffset(first) for p, first in cluster.first_offsets(some).items()}
+        return effects_of(some, start, cluster.changelogs(some))
 
 
 def _tasks(plans: Sequence[SubPlan], counts: Mapping[str, int]) -> Iterator[_Task]:

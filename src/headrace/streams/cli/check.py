@@ -64,8 +64,8 @@ def check(target: str, strict: bool, deployed: bool, settings: dict[str, Any]) -
     keys = list(unnamed_keys_of(app.topology, app.config))
     for found in (*meetings_of(app.topology, app.config), *keys):
         click.echo(f"{found}\n")
-    for said in calls_alone(plan.program.sub_topology for plan in app.plans):
-        click.echo(f"Note: {said}\n")
+    for message in calls_alone(plan.program.sub_topology for plan in app.plans):
+        click.echo(f"Note: {message}\n")
     if app.config.stream_time == "fastest":
         for topic in upstream_of(app.plans).writers:
             click.echo(f"Note: {topic}: {_FASTEST}\n")

@@ -59,5 +59,5 @@ def _partial_results(app: KafkaStreams) -> Iterator[str]:
         yield "\nPartial results:"
     for one in seen:
         written = f"written to {one.topic} in place of single records"
-        said = f"none, as {one.reason}" if one.combining is None else written
-        yield f"  {one.fold.word} into {one.store}: {said}"
+        combining = f"none, as {one.reason}" if one.combining is None else written
+        yield f"  {one.fold.word} into {one.store}: {combining}"

@@ -260,8 +260,8 @@ class DevDashboard:
     def _open(self, show: Callable[[str], object]) -> None:
         give_up_s = time.monotonic() + _OPEN_WITHIN_S
         while time.monotonic() < give_up_s:
-            asked = f"{self.url}health/live"
-            with suppress(OSError), urllib.request.urlopen(asked, timeout=5):  # noqa: S310 - http
+            url = f"{self.url}health/live"
+            with suppress(OSError), urllib.request.urlopen(url, timeout=5):  # noqa: S310 - http
                 show(self.url)
                 return
             time.sleep(_PAGE_LOOK_S)

@@ -199,11 +199,11 @@ def skip(
         message = first(tp, offset)
         assert message is not None, "`plan_skip` has found it"
         click.echo(f"To be skipped: {tp} offset {offset}, {_size(message)}")
-        said = _said_of_partial(app, message)
-        if said is None:
+        contents = _describe_partial(app, message)
+        if contents is None:
             click.echo("  No operator of the application receives it.")
         else:
-            click.echo(f"  It is {said}, which are skipped with it.")
+            click.echo(f"  It is {contents}, which are skipped with it.")
         if show:
             form = known.form(tp.topic, None, None)
             click.echo(f"  {line_of(message, form, frozenset(FIELDS))}")
@@ -215,7 +215,7 @@ def skip(
             click.echo("Done. The application can be started.")
 
 
-def _said_of_partial(app: KafkaStreams, message: Message) -> str | None:
+def _describe_partial(app: KafkaStreams, message: Message) -> str | None:
     """Describe a partial aggregate; None for a single record and outside of repartition topics."""
     own = {topic.name for plan in app.plans for topic in plan.topics.repartition_sources}
     headers: Any = message.headers()
@@ -228,8 +228,8 @@ def _refused_alike() -> Iterator[None]:
     try:
         yield
     except (click.UsageError, ConfigError) as error:
-        said = error.message if isinstance(error, click.UsageError) else str(error)
-        raise ResetRefusedError(said) from error
+        message = error.message if isinstance(error, click.UsageError) else str(error)
+        raise ResetRefusedError(message) from error
 
 
 def _size(message: Message) -> str:

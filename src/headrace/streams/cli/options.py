@@ -75,8 +75,8 @@ def read_settings(path: Path) -> Given:
         raise ConfigError(f"{path} cannot be read as TOML: line {line} is not UTF-8") from None
     except ValueError as error:
         last = data.rstrip().count(b"\n") + 1
-        said = str(error).replace("at end of document", f"at the end, line {last}")
-        raise ConfigError(f"{path} cannot be read as TOML: {said}") from error
+        message = str(error).replace("at end of document", f"at the end, line {last}")
+        raise ConfigError(f"{path} cannot be read as TOML: {message}") from error
 
 
 def _flat(table: Mapping[str, Any], before: str = "") -> dict[str, Any]:

@@ -71,8 +71,8 @@ def http_options(command: Callable[..., Any]) -> Callable[..., Any]:
     ) -> Any:
         if http is None and (http_token_file is not None or http_open or queries):
             raise click.UsageError("--http-token-file, --http-open and --queries require --http.")
-        asked = None if http is None else Http(http, http_token_file, http_open, queries)
-        return command(http=asked, **others)
+        parsed = None if http is None else Http(http, http_token_file, http_open, queries)
+        return command(http=parsed, **others)
 
     return given
 
@@ -140,9 +140,9 @@ def reached_at(url: str) -> str:
 def _own_address(family: socket.AddressFamily) -> str:
     to = ("192.0.2.1", 9) if family == socket.AF_INET else ("2001:db8::1", 9)
     try:
-        with socket.socket(family, socket.SOCK_DGRAM) as asked:
-            asked.connect(to)  # a documentation address: selects a route and sends nothing
-            found = str(asked.getsockname()[0])
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect(to)  # a documentation address: selects a route and sends nothing
+            found = str(probe.getsockname()[0])
     except OSError:
         return socket.gethostname()
     return f"[{found}]" if ":" in found else found
@@ -225,7 +225,7 @@ def run(
 
     try:
         queries = LoadedQueries(
-            target, settings, lambda: supervisor.health.snapshot, processes.asked
+            target, settings, lambda: supervisor.health.snapshot, processes.queries
         )
         served_here = served(
             http, lambda: supervisor.health, log, set_level, queries, advertise=advertise

@@ -110,10 +110,10 @@ def _said_errors() -> Iterator[None]:
         try:
             yield
         except QueryError as error:
-            said = str(error)
+            message = str(error)
             for word, option in _OPTIONS.items():
-                said = said.replace(word, option)
-            error.args = (said,)
+                message = message.replace(word, option)
+            error.args = (message,)
             raise
 
 
@@ -345,8 +345,8 @@ class _Served:
         left = limit
         while left is None or left > 0:
             size = str(_PAGE_ROWS if left is None else min(left, _PAGE_ROWS))
-            asked = {**given, **self._age, "limit": size, "after": after}
-            page = self._client.ask(name, path, asked) or {}
+            parameters = {**given, **self._age, "limit": size, "after": after}
+            page = self._client.ask(name, path, parameters) or {}
             yield from page["rows"]
             after = page["after"]
             if after is None:

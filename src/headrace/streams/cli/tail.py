@@ -134,14 +134,14 @@ def line_of(
         with suppress(SerdeError):
             result = form.take(headers, data)[0]
     shown_value = _read(data, form.value, "value", refused) if result is None else result
-    asked = fields | {"partition", "offset"} if refused else fields
+    shown = fields | {"partition", "offset"} if refused else fields
     return record_line(
         shown_key,
         shown_value,
-        timestamp=message.timestamp()[1] if "timestamp" in asked else None,
-        partition=message.partition() if "partition" in asked else None,
-        offset=message.offset() if "offset" in asked else None,
-        headers=[(n, _bytes(d)) for n, d in headers] if "headers" in asked else (),
+        timestamp=message.timestamp()[1] if "timestamp" in shown else None,
+        partition=message.partition() if "partition" in shown else None,
+        offset=message.offset() if "offset" in shown else None,
+        headers=[(n, _bytes(d)) for n, d in headers] if "headers" in shown else (),
         more={"topic": form.topic} if names_topic else None,
         error="; ".join(refused) or None,
     )

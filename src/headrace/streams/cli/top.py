@@ -206,18 +206,18 @@ def _omitted(count: int) -> list[Text]:
     return [Text(f"and {tasks} less far behind")] if count > 0 else []
 
 
-def _task(told: dict[str, Any]) -> ServedTask:
-    task = told["task"]
+def _task(report: dict[str, Any]) -> ServedTask:
+    task = report["task"]
     inputs = task["inputs"]
     is_known = inputs and all(one["end"] is not None for one in inputs)
     return ServedTask(
         id=task["id"],
-        worker=told["worker"],
+        worker=report["worker"],
         state=task["state"],
         lag=sum(max(0, one["end"] - one["committed"]) for one in inputs) if is_known else None,
         behind_s=max((one["behind_ms"] / 1000 for one in inputs), default=0.0),
         committed=task["committed"],
-        report_age_seconds=told["report_age_seconds"],
+        report_age_seconds=report["report_age_seconds"],
         stream_time_ms=task["stream_time_ms"],
         skew=None if task["skew"] is None else SkewSnapshot(**task["skew"]),
     )

@@ -117,10 +117,10 @@ def set_configs(
 def _set(name: str, configs: dict[str, str], config: dict[str, Any]) -> None:
     kind = _kafka.AlterConfigOpType.SET
     entries = [_kafka.ConfigEntry(n, v, incremental_operation=kind) for n, v in configs.items()]
-    asked = _kafka.ConfigResource(_kafka.ResourceType.TOPIC, name, incremental_configs=entries)
+    change = _kafka.ConfigResource(_kafka.ResourceType.TOPIC, name, incremental_configs=entries)
     client = new_admin(config, BrokerState())
     try:
-        answered(client.incremental_alter_configs([asked])[asked], _TIMEOUT_S)
+        answered(client.incremental_alter_configs([change])[change], _TIMEOUT_S)
     except KafkaException as error:
         cause: KafkaError = error.args[0]
         if cause.code() in DENIED:

@@ -1,7 +1,7 @@
 """Client that repeats a query of an application's stores until it is answered or times out.
 
 Rows that cannot be read now are queried again, because a moving task becomes available soon. Each
-given host gets a part of the time-out, and an unresponsive host is asked last for a while. Answers
+given host gets a part of the time-out, and an unresponsive host is tried last for a while. Answers
 never go back in time: each answer contains its changelog positions, and the next answer for the
 same partition must not be older than the newest row of the previous answer.
 """
@@ -48,7 +48,7 @@ SILENT_S = 30.0
 WAIT_MAX_S = 2.0
 """Maximum time for which a server waits for a position, before the query is repeated."""
 SILENT_KEPT_S = 60.0
-"""Time for which an unresponsive host is asked last."""
+"""Time for which an unresponsive host is tried last."""
 PATIENCE = "headrace-patience-ms"
 """Header with the time for which the client waits for an answer."""
 EARLIER = "headrace-earlier"
@@ -187,7 +187,7 @@ class QueryClient:
         return self._retry(send, ending)
 
     def _retry(self, send: Callable[[_Attempt], R], ending: Interruption) -> R:
-        """Repeat attempts until success, or until the time is over and all hosts were asked."""
+        """Repeat attempts until success, or until the time is over and all hosts were tried."""
         give_up_s = time.monotonic() + self.timeout_s
         pause_s = AGAIN_MIN_S
         silent: set[HttpHost] = set()

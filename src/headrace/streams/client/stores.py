@@ -48,7 +48,7 @@ def connect(
     Args:
         url: URL of any host of the application, such as ``http://host:9464``, which `headrace run
             --http ... --queries` serves; or several URLs, of which the next is used if a host does
-            not respond. Each gets a part of `timeout`, and an unresponsive host is asked last for a
+            not respond. Each gets a part of `timeout`, and an unresponsive host is tried last for a
             minute.
         token: token that the hosts require (``--http-token-file``); surrounding whitespace, such as
             the line end of a file, is removed.

@@ -71,13 +71,13 @@ class _Threads:
         self._pool = ThreadPoolExecutor(AT_ONCE, "headrace-client")
         self._is_closed = False
 
-    async def call(self, asks: Callable[P, R], *given: P.args, **named: P.kwargs) -> R:
+    async def call(self, function: Callable[P, R], *given: P.args, **named: P.kwargs) -> R:
         if self._is_closed:
             raise ClosedConnectionError(
                 "the connection is closed. Open a new connection to query again"
             )
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._pool, partial(asks, *given, **named))
+        return await loop.run_in_executor(self._pool, partial(function, *given, **named))
 
     def close(self) -> None:
         # Queued queries are not cancelled, because their tasks are not: the closed client rejects

@@ -36,8 +36,8 @@ class MirrorCluster(GroupAdmin):
     def cluster_id(self) -> str:
         servers = self._config.get("bootstrap.servers")
         try:
-            asked = self._client.describe_cluster(request_timeout=self._request_s)
-            return str(answered(asked, 2 * self._request_s).cluster_id)
+            description = self._client.describe_cluster(request_timeout=self._request_s)
+            return str(answered(description, 2 * self._request_s).cluster_id)
         except KafkaException as error:
             if error.args[0].code() in DENIED:
                 raise denial(error.args[0], self._config) from error

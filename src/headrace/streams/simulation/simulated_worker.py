@@ -398,11 +398,11 @@ class SimulatedOffsets:
     ) -> dict[TopicPartition, CommittedOffset]:
         found = self._cluster.group
         assert group == found.name
-        asked = list(tps)
+        wanted = list(tps)
         self._process.sleep(self._process.kernel.between(200, 2 * MS))
-        while decided and found.is_undecided(asked):
+        while decided and found.is_undecided(wanted):
             self._process.sleep(100 * MS)
-        return {tp: found.offsets[tp] for tp in asked if tp in found.offsets}
+        return {tp: found.offsets[tp] for tp in wanted if tp in found.offsets}
 
     def committed(self, group: str, *, decided: bool) -> dict[TopicPartition, CommittedOffset]:
         del decided

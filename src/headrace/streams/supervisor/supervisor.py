@@ -187,7 +187,7 @@ class _Slot:
     reported_end: int | None = None
     """Exit code that its process reported before it ended."""
     leave_by_s: float | None = None
-    """Time to kill it if it has not left; None unless it was asked to leave."""
+    """Time to kill it if it has not left; None unless it must leave."""
 
     @property
     def index(self) -> int:

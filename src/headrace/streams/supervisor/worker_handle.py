@@ -161,7 +161,7 @@ class Processes:
         self._started.append(process)
         return process
 
-    def asked(self) -> dict[int, SendQuery]:
+    def queries(self) -> dict[int, SendQuery]:
         """Return the queries of running workers, by worker number. Thread-safe."""
         running = [process for process in tuple(self._started) if process.poll() is None]
         return {process.index: process.queries.ask for process in running}

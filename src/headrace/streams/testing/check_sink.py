@@ -171,8 +171,8 @@ class _Run:
         return _retrying(lambda: self.sink.open(self.name))
 
     def _position(self, connection: SinkConnection, partition: int) -> int | None:
-        asked = list(range(PARTITIONS))
-        found: Mapping[int, int] = _retrying(lambda: connection.positions(self.source, asked))
+        partitions = list(range(PARTITIONS))
+        found: Mapping[int, int] = _retrying(lambda: connection.positions(self.source, partitions))
         return found.get(partition)
 
     def _next(self, partition: int, position: int | None) -> SinkBatch | None:

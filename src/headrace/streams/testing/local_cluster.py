@@ -191,12 +191,12 @@ class LocalAdmin(Generic[ClusterT]):
         return effect()
 
     def describe(self, names: Iterable[str]) -> dict[str, TopicDescription]:
-        asked, topics = list(names), self._cluster.topics
+        wanted, topics = list(names), self._cluster.topics
         return self._request(
             "describe",
             lambda: {
                 t.name: TopicDescription(t.name, len(t.logs), t.id, t.config)
-                for t in (topics[name] for name in asked if name in topics)
+                for t in (topics[name] for name in wanted if name in topics)
             },
         )
 
@@ -241,17 +241,17 @@ class LocalAdmin(Generic[ClusterT]):
         partitions: Iterable[TopicPartition],
         offset: Callable[[PartitionLog[Any]], int],
     ) -> dict[TopicPartition, int]:
-        asked = list(partitions)
-        return self._request(call, lambda: {tp: offset(self._cluster.log(tp)) for tp in asked})
+        tps = list(partitions)
+        return self._request(call, lambda: {tp: offset(self._cluster.log(tp)) for tp in tps})
 
     def committed_offsets(
         self, group: str, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, CommittedOffset]:
-        asked = list(partitions)
+        tps = list(partitions)
 
         def effect() -> dict[TopicPartition, CommittedOffset]:
             known = self._cluster.committed(group)
-            return {tp: known[tp] for tp in asked if tp in known}
+            return {tp: known[tp] for tp in tps if tp in known}
 
         return self._request("end_offsets", effect)
 

@@ -296,20 +296,20 @@ class StorePages:
 
     def routes(self) -> list[Route]:
         one = "/api/stores/{name}"
-        asks = self._routed
+        routed = self._routed
         return [
             Route("/api/hot-keys", self._page(hot_keys, parameters.STORES)),
             Route("/api/group", self._page(group, parameters.STORES)),
             Route("/api/stores", self._page(self._local.stores, parameters.STORES)),
-            Route(one, self._page(asks.store, parameters.STORE)),
+            Route(one, self._page(routed.store, parameters.STORE)),
             Route(f"{one}/get", self._many, methods=["POST"]),
-            Route(f"{one}/get", self._page(asks.of_key, parameters.GET)),
-            Route(f"{one}/range", self._page(asks.between, parameters.RANGE)),
-            Route(f"{one}/prefix", self._page(asks.beginning, parameters.PREFIX)),
-            Route(f"{one}/count", self._page(asks.count, parameters.COUNT)),
+            Route(f"{one}/get", self._page(routed.of_key, parameters.GET)),
+            Route(f"{one}/range", self._page(routed.between, parameters.RANGE)),
+            Route(f"{one}/prefix", self._page(routed.beginning, parameters.PREFIX)),
+            Route(f"{one}/count", self._page(routed.count, parameters.COUNT)),
             Route(f"{one}/changes", self._changes.changes),
             Route(f"{one}/{{key:path}}/changes", self._changes.changes),
-            Route(f"{one}/{{key:path}}", self._page(asks.of_key, parameters.KEY)),
+            Route(f"{one}/{{key:path}}", self._page(routed.of_key, parameters.KEY)),
         ]
 
     def _page(self, ask: _Ask, known: Mapping[str, str]) -> Any:

@@ -212,7 +212,7 @@ def _operation(
 
 
 def _changes(summary: str, *, key: bool = False) -> dict[str, Any]:
-    told = (
+    description = (
         "Events position, row, change, compacted and closed. A change has key, value, deleted, "
         "timestamp, partition and offset as JSON; its id is the position after it."
     )
@@ -223,7 +223,7 @@ def _changes(summary: str, *, key: bool = False) -> dict[str, Any]:
     )
     operation["parameters"].append(last)
     operation["responses"] |= {
-        "200": {"description": told, "content": {"text/event-stream": {}}},
+        "200": {"description": description, "content": {"text/event-stream": {}}},
         "410": {"description": "The changes at this position have been deleted."},
         "501": {"description": "The store has no changelog."},
     }
