@@ -69,7 +69,7 @@ class FedWorker:
                     self._process.send_signal(signal.SIGSTOP)
             yield report
 
-    def last_words(self) -> Sequence[str]:
+    def last_output(self) -> Sequence[str]:
         return ()
 
     def stop(self) -> None:

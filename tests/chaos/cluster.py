@@ -16,7 +16,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from headrace.streams.devbroker import DevBroker, PortTakenError
 from headrace.streams.devbroker.cluster import choose_base, load
-from headrace.streams.devbroker.process import is_alive, send, wait_gone
+from headrace.streams.devbroker.process import is_alive, send, wait_until_ended
 
 NODES = (1, 2, 3)
 OFFSETS_TOPIC = "__consumer_offsets"
@@ -161,7 +161,7 @@ class Cluster:
         process = next(peer.process for peer in record.nodes if peer.id == node)
         assert process is not None
         send(process, signal.SIGTERM)
-        if not wait_gone(process, timeout=_STOP_TIMEOUT):
+        if not wait_until_ended(process, timeout=_STOP_TIMEOUT):
             self._broker.kill(node)
 
     def pause(self, node: int) -> None:

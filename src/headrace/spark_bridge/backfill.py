@@ -88,8 +88,8 @@ def backfill(
     """
     begun = time.monotonic()
     require_session(spark)
-    _check_words(outputs=(outputs, Outputs), handover=(handover, Handover))
-    _check_words(order=(order, OrderChoice), times=(times, Times))
+    _check_choices(outputs=(outputs, Outputs), handover=(handover, Handover))
+    _check_choices(order=(order, OrderChoice), times=(times, Times))
     id = id or new_id()  # noqa: A001
     request = None if dry_run else _request(topology, settings, outputs, reset=reset)
     plan, in_parts, report = (None, False, None) if request is None else _earlier(request, id)
@@ -173,7 +173,7 @@ def _finish(
     return Report(computed.plan, stages, rows, handed)
 
 
-def _check_words(**given: tuple[str, Any]) -> None:
+def _check_choices(**given: tuple[str, Any]) -> None:
     for name, (word, allowed) in given.items():
         if word not in get_args(allowed):
             words = ", ".join(map(repr, get_args(allowed)))

@@ -161,13 +161,13 @@ class _Bounded(asyncio.Protocol):
         return self.is_served and bool(self._inner.scope.get(LASTS))
 
     @property
-    def is_kept(self) -> bool:
+    def is_idle(self) -> bool:
         """Whether all received requests have a complete response."""
         return self.is_served and bool(self._inner.cycle.response_complete)
 
     def rank(self) -> tuple[bool, bool, bool]:
         """Return the sort key for closing: the connection with the lowest is closed first."""
-        return self.is_served, self.lasts, not self.is_kept
+        return self.is_served, self.lasts, not self.is_idle
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)

@@ -126,7 +126,7 @@ def test_a_worker_that_dies_before_it_can_log_is_heard(
     assert list(process.reports()) == []
     process.close()
     assert process.poll() == 1
-    assert process.last_words()[-1] == "ImportError: a broken installation"
+    assert process.last_output()[-1] == "ImportError: a broken installation"
 
 
 def test_a_worker_that_crashes_at_once_is_given_up(start: Start) -> None:

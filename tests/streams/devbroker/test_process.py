@@ -9,7 +9,7 @@ import sys
 from datetime import timedelta
 from pathlib import Path
 
-from headrace.streams.devbroker.process import ProcessIdentity, is_alive, launch, wait_gone
+from headrace.streams.devbroker.process import ProcessIdentity, is_alive, launch, wait_until_ended
 from tests.support.processes import IMPORT_PATH, wait_until
 
 BEGINS = "import pathlib, time; pathlib.Path('began').touch(); time.sleep(60)"
@@ -50,7 +50,7 @@ def test_a_command_begins_once_it_is_written_down(tmp_path: Path) -> None:
         assert os.readlink(f"/proc/{identity.pid}/fd/0") == os.devnull
     finally:
         os.kill(identity.pid, signal.SIGKILL)
-    assert wait_gone(identity, timeout=timedelta(seconds=30))
+    assert wait_until_ended(identity, timeout=timedelta(seconds=30))
 
 
 def test_a_command_whose_starter_is_killed_never_begins(tmp_path: Path) -> None:
@@ -59,5 +59,5 @@ def test_a_command_whose_starter_is_killed_never_begins(tmp_path: Path) -> None:
     assert done.returncode == -signal.SIGKILL
     pid, started = (tmp_path / "pid").read_text().split()
     left = ProcessIdentity(int(pid), started, "token")
-    assert wait_gone(left, timeout=timedelta(seconds=30))
+    assert wait_until_ended(left, timeout=timedelta(seconds=30))
     assert not (tmp_path / "began").exists()

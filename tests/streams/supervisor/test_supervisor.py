@@ -52,7 +52,7 @@ class Process:
         """Let it end as by `os._exit`."""
         self._code = code
 
-    def last_words(self) -> list[str]:
+    def last_output(self) -> list[str]:
         return self.words
 
     def poll(self) -> int | None:

@@ -26,7 +26,7 @@ from rich.table import Table
 
 from headrace.spark_bridge.cleanup import and_then
 from headrace.spark_bridge.errors import BackfillError, CannotBackfillError, SparkMissingError
-from headrace.streams.cli.options import load, said_errors, settings_option, target_argument
+from headrace.streams.cli.options import cli_errors, load, settings_option, target_argument
 from headrace.streams.kafka.protocols import TopicPartition
 from headrace.streams.supervisor import exit_codes
 from headrace.streams.supervisor.exit_codes import ExitCause, ExitCode, exit_code_of
@@ -369,7 +369,7 @@ def backfill(
     read.
     """
     options["id"] = id_
-    with said_errors(code_of):
+    with cli_errors(code_of):
         from headrace.spark_bridge.session import require_spark
 
         require_spark()

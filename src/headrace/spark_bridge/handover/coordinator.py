@@ -132,7 +132,7 @@ class HandoverCoordinator:
         self._probe("handover_checked")
         done = self.notes.become(plan.id, "done")
         topology = topology_group(self._target.group)
-        other = self._target.forgotten_topology() if reset else {}
+        other = self._target.cleared_topology() if reset else {}
         offsets = {self._target.group: live, self._group: done, topology: other}
         self.commit(offsets, begun=begun)
         self.notes = self._target.notes()

@@ -92,7 +92,7 @@ def drop_from(
             probe("drop_deleted")
         coordinator.close_with("dropped")
         if plan is not None and in_parts:
-            target.forget_group(marker_group(plan))
+            target.delete_group(marker_group(plan))
     return DropReport(backfill_id, restarts, deleted)
 
 
@@ -139,5 +139,5 @@ def _delete(
         raise (error.needing("Delete") if error.right == "Describe" else error) from error
     target.admin.delete_topics(existing)
     target.admin.delete_groups([target.group])
-    target.forget_topology()
+    target.clear_topology()
     return existing

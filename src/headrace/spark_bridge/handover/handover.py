@@ -356,7 +356,7 @@ def _cut_over(coordinator: HandoverCoordinator, request: Request, plan: Backfill
                 f"all units of backfill {plan.id} are written, but its offsets are not committed "
                 f"({error}). Run it again with the same id to commit them, {DEADLINE}"
             ) from error
-    target.forget_group(marker_group(plan))
+    target.delete_group(marker_group(plan))
 
 
 DRIVER_ROWS_MAX = 5_000_000

@@ -216,18 +216,18 @@ class HandoverTarget:
                 ) from error
             self.log.warning("retention_suspended", topic=name, oldest_window_ms=oldest_ms[name])
 
-    def forget_topology(self) -> None:
+    def clear_topology(self) -> None:
         """Clear the deployed topology, so that the next start is not compared with it."""
         with suppress(GroupDeniedError):  # without access to the group, nothing was stored in it
             forget(self.group, self.groups)
 
-    def forgotten_topology(self) -> Offsets:
+    def cleared_topology(self) -> Offsets:
         """Return the offsets that clear the deployed topology as part of a transaction."""
         with suppress(GroupDeniedError):
             return forgotten(self.group, self.groups)
         return {}
 
-    def forget_group(self, group: str) -> None:
+    def delete_group(self, group: str) -> None:
         """Delete a group that is not needed any more; if this fails, the group expires."""
         try:
             self.admin.delete_groups([group])

@@ -80,7 +80,7 @@ class SpillingState:
         self, specs: Sequence[StoreSpec], *, memory_bytes: int, directory: str | None = None
     ) -> None:
         self._specs = list(specs)
-        self._room_bytes = memory_bytes
+        self._free_bytes = memory_bytes
         self._parent = directory
         self._directory: Path | None = None
         self.home: TaskState = MemoryTaskState(specs)
@@ -100,10 +100,10 @@ class SpillingState:
             return
         for delta in deltas.values():
             # Overwritten rows count again: the limit is on written bytes, not on the state's size.
-            self._room_bytes -= sum(
+            self._free_bytes -= sum(
                 _ROW_BYTES + len(key) + (0 if row is None else len(row)) for key, row in delta
             )
-        if self._room_bytes < 0:
+        if self._free_bytes < 0:
             self._move()
 
     def _move(self) -> None:

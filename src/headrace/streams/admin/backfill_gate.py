@@ -152,7 +152,7 @@ class BackfillGate:
 
     def check(self) -> None:
         """Check all topics; raise BackfillOpenError if a backfill is open."""
-        offsets = self._ask(lambda: self._cluster.committed(self._group, decided=False))
+        offsets = self._request(lambda: self._cluster.committed(self._group, decided=False))
         self._seen = frozenset(offsets)
         self._refuse(offsets)
 
@@ -160,18 +160,18 @@ class BackfillGate:
         """Check again: all topics of a small cluster, else given topics and earlier notes."""
         tps = sorted({*(TopicPartition(name, 0) for name in topics), *self._seen})
         self._refuse(
-            self._ask(
+            self._request(
                 lambda: self._cluster.committed_at(
                     self._group, tps, decided=False, topics_max=TOPICS_MAX
                 )
             )
         )
 
-    def _ask(
-        self, ask: Callable[[], Mapping[TopicPartition, CommittedOffset]]
+    def _request(
+        self, request: Callable[[], Mapping[TopicPartition, CommittedOffset]]
     ) -> dict[TopicPartition, BackfillNote]:
         try:
-            return _notes(ask())
+            return _notes(request())
         except GroupDeniedError as error:
             self._log.warning("backfill_check_denied", reason=str(error))
             return {}

@@ -221,9 +221,9 @@ class LocalChangelogs:
     def plan(self) -> ChangelogPlan:
         """Find the changelogs to write, and their rows on this host; nothing is changed."""
         with self._locked() as held:
-            return self._look(held)
+            return self._make_plan(held)
 
-    def _look(self, held: Mapping[TaskId, TaskDirectory]) -> ChangelogPlan:
+    def _make_plan(self, held: Mapping[TaskId, TaskDirectory]) -> ChangelogPlan:
         topics = [plan.topics for plan in self._plans]
         described = self._cluster.describe(topic_names(topics))
         planned = plan_internal_topics(
@@ -310,7 +310,7 @@ class LocalChangelogs:
     def carry_out(self, plan: ChangelogPlan) -> None:
         """Write the changelogs whose rows are here; raise if the plan has changed."""
         with self._locked() as held:
-            if self._look(held) != plan:
+            if self._make_plan(held) != plan:
                 raise changed_since(self._group)
             refuse_members(self._group, plan.members)
             self._commit_marks(plan)

@@ -430,9 +430,9 @@ class InputOffsets:
             since.update(self._cluster.offsets_for(time, tps))
         return MovePlan.of(group_offsets, wanted, since)
 
-    def carry_out(self, plan: MovePlan, look_again: Callable[[], MovePlan]) -> None:
-        """Set the offsets of a confirmed plan; `look_again` plans again, to detect changes."""
-        later = look_again()
+    def carry_out(self, plan: MovePlan, plan_again: Callable[[], MovePlan]) -> None:
+        """Set the offsets of a confirmed plan; `plan_again` plans again, to detect changes."""
+        later = plan_again()
         refuse_members(self._group, later.found.members)
         later.found.refuse_changes()
         if not plan.is_still(later):
@@ -534,11 +534,11 @@ def plan_skip(
     next_offset = first_from(tp, max(there.committed.offset, there.begin))
     assert next_offset is not None, "there is a record at the offset"
     plan = SkipPlan(group_offsets, there, offset, next_offset)
-    _require_room(plan)
+    _require_space(plan)
     return plan
 
 
-def _require_room(plan: SkipPlan) -> None:
+def _require_space(plan: SkipPlan) -> None:
     try:
         metadata = plan.committed.metadata
         few = len(left_out(OffsetMetadata.decode(metadata).values)) <= AT_ONCE_MAX

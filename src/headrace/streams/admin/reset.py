@@ -637,12 +637,12 @@ class Reset:
             also_written=self._topics.also_written,
         )
 
-    def carry_out(self, plan: ResetPlan, look_again: Callable[[], ResetPlan]) -> None:
-        """Carry out a plan in the module's order; `look_again` plans again, to detect changes."""
+    def carry_out(self, plan: ResetPlan, plan_again: Callable[[], ResetPlan]) -> None:
+        """Carry out a plan in the module's order; `plan_again` plans again, to detect changes."""
         with locked_state(self._state_dir, self._group) as held:
             refuse_members(self._group, self._cluster.members(self._group))
             refuse_backfill(self._group, open_note(self._group, self._cluster))
-            if not plan.is_still(look_again()):
+            if not plan.is_still(plan_again()):
                 raise changed_since(self._group)
             again = "run it again, which finishes it"
             when = "while the reset began"

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from headrace.streams.cli.options import (
+    cli_errors,
     load,
-    said_errors,
     settings_option,
     target_argument,
 )
@@ -56,7 +56,7 @@ def check(target: str, strict: bool, deployed: bool, settings: dict[str, Any]) -
     version that started last. The exit code is 1 if the topology would be refused. Nothing is
     changed.
     """
-    with said_errors():
+    with cli_errors():
         app = load(target, settings, needs_cluster=deployed)
         if deployed:
             sys.exit(_compare(app))
@@ -69,12 +69,12 @@ def check(target: str, strict: bool, deployed: bool, settings: dict[str, Any]) -
     if app.config.stream_time == "fastest":
         for topic in upstream_of(app.plans).writers:
             click.echo(f"Note: {topic}: {_FASTEST}\n")
-    _say_unnamed(steps)
+    _report_unnamed(steps)
     if strict and (steps or keys):
         sys.exit(1)
 
 
-def _say_unnamed(steps: list[Unnamed]) -> None:
+def _report_unnamed(steps: list[Unnamed]) -> None:
     if not steps:
         click.echo("All stores and repartition topics are named.")
         return

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from headrace.streams.cli.options import load, said_errors, settings_option, target_argument
+from headrace.streams.cli.options import cli_errors, load, settings_option, target_argument
 from headrace.streams.plan.key_sample import folds_as_run
 from headrace.streams.plan.plan import optimized
 
@@ -32,7 +32,7 @@ def describe(
     """
     if code + mermaid + svg > 1:
         raise click.UsageError("--code, --mermaid and --svg exclude each other.")
-    with said_errors():
+    with cli_errors():
         app = load(target, settings, needs_cluster=False)
         topology = optimized(app.topology, app.config)
         if code:

@@ -48,17 +48,17 @@ class FileWatcher:
 
     def __init__(self, roots: Iterable[Path]) -> None:
         self._roots = list(dict.fromkeys(root.absolute() for root in roots))
-        self._seen = self._look()
+        self._seen = self._scan()
 
     def __len__(self) -> int:
         return len(self._seen)
 
     def since(self) -> list[Path]:
-        now = self._look()
+        now = self._scan()
         before, self._seen = self._seen, now
         return sorted(p for p in before.keys() | now.keys() if before.get(p) != now.get(p))
 
-    def _look(self) -> dict[Path, tuple[int, int]]:
+    def _scan(self) -> dict[Path, tuple[int, int]]:
         found = {}
         for path in self._files():
             try:
@@ -147,8 +147,8 @@ class Child:
     """
 
     def __init__(self, *arguments: str, say: Callable[[str], None]) -> None:
-        self._has_said = False
-        self._say = say
+        self._has_line = False
+        self._print = say
         leash, self._leash = os.pipe()
         try:
             self._process = subprocess.Popen(
@@ -170,14 +170,14 @@ class Child:
     def _pass_on(self) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
-            self._has_said = True
-            self._say(line.rstrip("\n"))
+            self._has_line = True
+            self._print(line.rstrip("\n"))
 
     def await_output(self) -> None:
         """Wait until the process has printed a line or has ended, for a limited time."""
         give_up_s = time.monotonic() + _READY_S
-        while not self._has_said and self._process.poll() is None and time.monotonic() < give_up_s:
-            time.sleep(_LOOK_S / 10)
+        while not self._has_line and self._process.poll() is None and time.monotonic() < give_up_s:
+            time.sleep(_POLL_S / 10)
 
     def wait(self) -> int:
         code = self._process.wait()
@@ -284,7 +284,7 @@ def _free_port(wanted: int) -> int:
 
 
 _PARTITIONS = 4
-_LOOK_S = 0.3
+_POLL_S = 0.3
 _READY_S = 15.0
 
 
@@ -399,7 +399,7 @@ class DevSession:
     def _await_save(self) -> list[Path]:
         saved: list[Path] = []
         while True:
-            time.sleep(_LOOK_S)
+            time.sleep(_POLL_S)
             more = self._changes.since()
             # An editor may write several files, and a file in several steps.
             if saved and not more:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from headrace.streams.cli.options import said_errors, settings_option
+from headrace.streams.cli.options import cli_errors, settings_option
 from headrace.streams.config.secrets import over
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def feed(
         raise click.UsageError("--rewritten requires --files.")
     stop = threading.Event()
     source: Source
-    with said_errors():
+    with cli_errors():
         if files is None:
             source = _query(sql, connect, column, key=key, timestamp=timestamp)
         else:
@@ -91,7 +91,7 @@ def feed(
     left_out = f"; {made.skipped} skipped, see rows_skipped in the log" if made.skipped else ""
     click.echo(f"Written: {topic} ({rows} row{'' if rows == 1 else 's'}{left_out})")
     if not follow:
-        with said_errors():
+        with cli_errors():
             _report_waiting(getattr(source, "waiting", {}))
 
 

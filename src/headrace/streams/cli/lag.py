@@ -12,10 +12,10 @@ from rich.table import Table
 
 from headrace.streams.admin.overview import InputLag, Overview, TaskView, by_topic, inspect
 from headrace.streams.cli.options import (
+    cli_errors,
     columns,
     json_option,
     load,
-    said_errors,
     settings_option,
     show,
     target_argument,
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from headrace.streams.kafka.protocols import Member
 
 
-def said_missing(found: Overview) -> Iterator[str]:
+def missing_lines(found: Overview) -> Iterator[str]:
     for name in found.missing:
         yet = " yet; the next start creates it" if name in found.unmade else ""
         yield f"Topic {name} does not exist{yet}."
@@ -83,7 +83,7 @@ def lag(
     transaction markers. Repartition topics are inputs of the sub-topology downstream. The exit
     code is 4 if an input topic does not exist.
     """
-    with said_errors():
+    with cli_errors():
         found = inspector(target, settings)()
         if as_json:
             click.echo(json.dumps(_lag_document(found)))
@@ -106,7 +106,7 @@ def tasks(target: str, *, as_json: bool, settings: dict[str, Any]) -> None:
 
     The exit code is 4 if an input topic does not exist.
     """
-    with said_errors():
+    with cli_errors():
         found = inspector(target, settings)()
         if as_json:
             click.echo(json.dumps(_tasks_document(found)))
@@ -118,7 +118,7 @@ def tasks(target: str, *, as_json: bool, settings: dict[str, Any]) -> None:
 
 def _print_head(found: Overview) -> None:
     click.echo(head_line(found))
-    for line in said_missing(found):
+    for line in missing_lines(found):
         click.echo(line)
     idle = found.without_worker()
     if idle and found.group.members:

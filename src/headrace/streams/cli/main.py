@@ -14,7 +14,7 @@ from typing import Final
 
 import click
 
-from headrace.streams.cli.options import columns, said_errors, show
+from headrace.streams.cli.options import cli_errors, columns, show
 from headrace.streams.supervisor.exit_codes import TABLE
 
 _MARKS = re.compile(r"\[([^]]*)\]\([^)]*\)")
@@ -30,7 +30,7 @@ def settings(name: str | None) -> None:
     """
     from headrace.streams.config.settings_reference import listing, of_name
 
-    with said_errors():
+    with cli_errors():
         click.echo("\n".join(listing() if name is None else of_name(name)))
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from headrace.streams.cli.options import Consent, consent_options, read_settings, said_errors
+from headrace.streams.cli.options import Consent, cli_errors, consent_options, read_settings
 from headrace.streams.config.environment import CONFIG, PREFIX, settings_of
 from headrace.streams.config.secrets import guarded, over
 from headrace.streams.config.settings import Given
@@ -150,7 +150,7 @@ def offsets(group: str, sides: Sides, back: bool, last_known: bool, consent: Con
     from headrace.streams.mirror.move import Mover
 
     mirror = sides.mirror
-    with said_errors():
+    with cli_errors():
         settings = sides.settings()
         configs = mirrors.config_of(mirror, settings[0]), mirrors.config_of(mirror, settings[1])
         for config in configs[1:] if last_known else configs:
@@ -210,7 +210,7 @@ def mirror(
     from headrace.streams.mirror.mirror import Mirror
 
     stop = threading.Event()
-    with said_errors():
+    with cli_errors():
         settings = sides.settings()
         made = Mirror(
             name=sides.mirror,

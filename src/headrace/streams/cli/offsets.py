@@ -35,9 +35,9 @@ from headrace.streams.cli.lag import require_topics
 from headrace.streams.cli.options import (
     WHERE,
     Consent,
+    cli_errors,
     consent_options,
     load,
-    said_errors,
     settings_option,
     state_dir_option,
     target_argument,
@@ -72,7 +72,7 @@ def restore_from_local(target: str, consent: Consent, settings: dict[str, str]) 
     start, because its state would start empty. The plan is printed first. The exit code is 1
     while rows of other hosts are still missing.
     """
-    with said_errors():
+    with cli_errors():
         app = load(target, settings)
         config = app.config
         cluster = admin_of(config)
@@ -123,7 +123,7 @@ def reset(
     It sets the offsets of the inputs, deletes the repartition topics and changelogs, and removes
     the state on this host. The plan is printed first.
     """
-    with said_errors():
+    with cli_errors():
         app = load(target, settings)
         work = Reset(
             app.config.application_id,
@@ -174,7 +174,7 @@ def skip(
     of the record, the number of records in a partial aggregate, and with --show the record
     itself.
     """
-    with said_errors():
+    with cli_errors():
         app = load(target, settings)
         known = Known.by(app)
         with _refused_alike():
@@ -260,7 +260,7 @@ def list_offsets(target: str, settings: dict[str, Any]) -> None:
 
     The exit code is 4 if an input topic does not exist.
     """
-    with said_errors():
+    with cli_errors():
         work = _work(target, settings)
         found = work.read()
         click.echo("\n".join(listing(found)))
@@ -334,7 +334,7 @@ def set_offsets(
     complete = not (topics or aim) if file is not None else topics and aim
     if not complete:
         raise click.UsageError("--topic and --to are required, or only --from-file.")
-    with said_errors():
+    with cli_errors():
         wanted = None if file is None else _read(file)
         work = _work(target, settings)
 

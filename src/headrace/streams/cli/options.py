@@ -114,7 +114,7 @@ def _bare(name: str) -> str:
     return re.sub(r"[\s\"']", "", name)
 
 
-def _kept(name: str) -> Callable[[click.Context, click.Parameter, Any], None]:
+def _store_in_meta(name: str) -> Callable[[click.Context, click.Parameter, Any], None]:
     """Return an option's callback that keeps its value for the callback of `--set`."""
 
     def keep(context: click.Context, _: click.Parameter, value: Any) -> None:
@@ -144,7 +144,7 @@ def _settings(context: click.Context, _: click.Parameter, given: tuple[str, ...]
     if context.meta.get(_STATE_DIR) is not None:
         line["state.dir"] = context.meta[_STATE_DIR]
         line.origins["state.dir"] = "--state-dir"
-    with said_errors():
+    with cli_errors():
         beside = over(_of_file(context.meta.get(_FILE)), settings_of(os.environ))
         return guarded(over(beside, line))
 
@@ -180,7 +180,7 @@ state_dir_option = click.option(
     metavar="DIRECTORY",
     is_eager=True,
     expose_value=False,
-    callback=_kept(_STATE_DIR),
+    callback=_store_in_meta(_STATE_DIR),
     help="The setting state.dir.",
 )
 
@@ -199,7 +199,7 @@ def settings_option(command: _Command) -> _Command:
         metavar="HOST:PORT,...",
         is_eager=True,
         expose_value=False,
-        callback=_kept(_SERVERS),
+        callback=_store_in_meta(_SERVERS),
         help="The setting bootstrap.servers.",
     )
     of_file = click.option(
@@ -208,7 +208,7 @@ def settings_option(command: _Command) -> _Command:
         metavar="FILE",
         is_eager=True,
         expose_value=False,
-        callback=_kept(_FILE),
+        callback=_store_in_meta(_FILE),
         help='TOML file of settings, with lines such as "sasl.username" = "app". Variables such as '
         "HEADRACE_SASL_USERNAME override it, and --set overrides both.",
     )
@@ -337,7 +337,7 @@ def consent_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @contextmanager
-def said_errors(code_of: Callable[[BaseException], int] | None = None) -> Iterator[None]:
+def cli_errors(code_of: Callable[[BaseException], int] | None = None) -> Iterator[None]:
     """Print an error, and exit with its code by `code_of`, or as `headrace run` does."""
     try:
         yield

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from headrace.streams.cli.known_topics import Known
-from headrace.streams.cli.options import confirm, said_errors, settings_option, target_argument
+from headrace.streams.cli.options import cli_errors, confirm, settings_option, target_argument
 from headrace.streams.devbroker.errors import DevBrokerError
 from headrace.streams.devbroker.users import Users
 from headrace.streams.errors import FatalClientError
@@ -38,7 +38,7 @@ def rights(
     """
     if grant and revoke:
         raise click.UsageError("--grant and --revoke exclude each other.")
-    with said_errors():
+    with cli_errors():
         known = Known.of(target, settings)
         needed = _needed(known)
         for right in needed:

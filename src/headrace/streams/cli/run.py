@@ -97,10 +97,10 @@ def served(
     if http is None:
         yield
         return
-    is_told = threading.Event()
+    is_advertised = threading.Event()
 
     def answered() -> object:
-        is_told.wait()
+        is_advertised.wait()
         return queries()
 
     try:
@@ -118,7 +118,7 @@ def served(
     with server:
         if http.queries:
             advertise(reached_at(server.url))
-        is_told.set()
+        is_advertised.set()
         yield
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import click
 
-from headrace.streams.cli.options import load, said_errors
+from headrace.streams.cli.options import cli_errors, load
 from headrace.streams.config.secrets import over
 from headrace.streams.config.settings import given_by, span_of
 from headrace.streams.metrics.snapshots import ApplicationSnapshot
@@ -102,11 +102,11 @@ def _code_of(error: BaseException) -> int:
 
 
 @contextmanager
-def _said_errors() -> Iterator[None]:
-    """Handle errors as `said_errors` does, with advice in terms of the command line."""
+def _store_errors() -> Iterator[None]:
+    """Handle errors as `cli_errors` does, with advice in terms of the command line."""
     from headrace.streams.queries.errors import QueryError
 
-    with said_errors(_code_of):
+    with cli_errors(_code_of):
         try:
             yield
         except QueryError as error:
@@ -169,7 +169,7 @@ class Where:
             raise click.UsageError("--http-token-file requires --url.")
         if self.state_dir is not None and self.url is not None:
             raise click.UsageError("--state-dir requires --app.")
-        with _said_errors():
+        with _store_errors():
             if self.target is not None:
                 settings = self.settings
                 if self.state_dir is not None:
@@ -209,7 +209,7 @@ class _LocalRows:
     def __init__(self, queries: Queries, max_age: timedelta | None) -> None:
         self._queries = queries
         self._max_age = max_age
-        self._is_said = False
+        self._has_warned = False
 
     def _reader(self, name: str, *, only: frozenset[int] | None = None) -> StoreReader[Any, Any]:
         """Return a store's reader; warn once if no worker of the application runs here."""
@@ -219,13 +219,13 @@ class _LocalRows:
         most_ms = None if self._max_age is None else round(1000 * self._max_age.total_seconds())
         age = AgeLimit(most_ms, advice="accept them with --max-age, such as 24h")
         reader = self._queries.reader(name, only=only, age=age)
-        if self._is_said or self._queries.are_at_work():
+        if self._has_warned or self._queries.are_at_work():
             return reader
         try:
             oldest = max(reader.positions(), key=lambda position: position.age_ms)
         except (QueryError, ValueError):
             return reader  # the query itself reports that the store is missing
-        self._is_said = True
+        self._has_warned = True
         click.echo(
             f"No worker of {self._queries.application} runs on this host. Rows of {name} may lack "
             f"changes of {oldest.age_ms / 1000:g} s.",

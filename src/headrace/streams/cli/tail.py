@@ -17,7 +17,7 @@ from headrace.streams.cli.known_topics import (
     counts_of,
     serde_options,
 )
-from headrace.streams.cli.options import WHERE, said_errors, settings_option, where
+from headrace.streams.cli.options import WHERE, cli_errors, settings_option, where
 from headrace.streams.cli.record_lines import record_line
 from headrace.streams.kafka.group_admin import GroupAdmin
 from headrace.streams.kafka.protocols import OffsetTarget, TopicPartition
@@ -79,7 +79,7 @@ def tail(
     """
     if aim is not None and aim.kind == "latest" and not follow:
         raise click.UsageError("--from end requires --follow.")
-    with said_errors():
+    with cli_errors():
         known = Known.of(target, settings)
         names = [known.full_name(name) for name in topics]
         if not names and known.names is not None:

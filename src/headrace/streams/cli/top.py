@@ -20,11 +20,11 @@ from headrace.streams.admin.overview import Overview, TaskView
 from headrace.streams.cli.lag import (
     head_line,
     inspector,
+    missing_lines,
     require_topics,
-    said_missing,
     task_cells,
 )
-from headrace.streams.cli.options import columns, said_errors, settings_option
+from headrace.streams.cli.options import cli_errors, columns, settings_option
 from headrace.streams.client.http import HttpHost, sent_token
 from headrace.streams.errors import ConfigError, StreamsError
 from headrace.streams.kafka.protocols import TopicPartition
@@ -285,7 +285,7 @@ def top(
         raise click.UsageError("MODULE:APP or --url is required, and not both.")
     if token_file is not None and url is None:
         raise click.UsageError("--http-token-file requires --url.")
-    with said_errors():
+    with cli_errors():
         if url is not None:
             served = Served(url, token_file)
             _go_on(served.snapshot, shown_served, every_s, times)
@@ -325,7 +325,7 @@ def shown(seen: ClusterSnapshot, before: ClusterSnapshot | None, *, rows_max: in
     found, rates = seen.found, seen.rates(before)
     head = f"{head_line(found)}, lag {found.lag:,}{_rate(rates)}"
     tasks = sorted(found.tasks, key=lambda task: (-task.lag, task.id))
-    missing = [Text(line) for line in said_missing(found)]
+    missing = [Text(line) for line in missing_lines(found)]
     table = _table(tasks[:rows_max], rates)
     more = _omitted(len(tasks) - rows_max)
     return Group(Text(head), *missing, *_skew_lines(found.skews()), table, *more)

@@ -22,7 +22,7 @@ from headrace.streams.cli.known_topics import (
     counts_of,
     serde_options,
 )
-from headrace.streams.cli.options import columns, json_option, said_errors, settings_option, show
+from headrace.streams.cli.options import cli_errors, columns, json_option, settings_option, show
 from headrace.streams.cli.record_lines import (
     STANDARD_INPUT,
     LineError,
@@ -77,7 +77,7 @@ def create(
     dead-letter topic. Topics that are read only as tables get cleanup.policy=compact, so that no
     row is lost after the retention time.
     """
-    with said_errors():
+    with cli_errors():
         known = Known.of(target, settings)
         if not names:
             names = _of_application(known)
@@ -110,7 +110,7 @@ def set_configs(
     settings: dict[str, Any],
 ) -> None:
     """Set configs of a topic, such as retention.ms=-1."""
-    with said_errors():
+    with cli_errors():
         _set(name, configs, Known.of(None, settings).reach())
 
 
@@ -214,7 +214,7 @@ def list_topics(target: str | None, every: bool, as_json: bool, settings: dict[s
 
     The number of records is a number of offsets, and includes transaction markers.
     """
-    with said_errors():
+    with cli_errors():
         known = Known.of(target, settings)
         admin = known.admin()
         names = sorted(
@@ -279,7 +279,7 @@ def describe(topic: str, target: str | None, as_json: bool, settings: dict[str, 
 
     With --app, internal topics may be named by store or operator, and the serdes are printed.
     """
-    with said_errors():
+    with cli_errors():
         known = Known.of(target, settings)
         full = known.full_name(topic)
         admin = known.admin()
@@ -349,7 +349,7 @@ def produce(
     With --app, keys and values are written with the application's serdes. Keys are assigned to
     partitions as by Kafka's own producers.
     """
-    with said_errors():
+    with cli_errors():
         known = Known.of(target, settings)
         full = known.full_name(topic)
         if known.is_internal(full):
@@ -367,12 +367,12 @@ def produce(
                         written.write(lines, "standard input" if file == "-" else file)
                 producer.commit()
             except StreamsError:
-                _say_what_stays(producer, written.count, full, transaction=transaction)
+                _report_written(producer, written.count, full, transaction=transaction)
                 raise
     click.echo(f"Written: {full} ({written.count} record{'' if written.count == 1 else 's'})")
 
 
-def _say_what_stays(producer: Producer, count: int, topic: str, *, transaction: bool) -> None:
+def _report_written(producer: Producer, count: int, topic: str, *, transaction: bool) -> None:
     if transaction:
         producer.abort()
         click.echo(f"Nothing was written to {topic}: the transaction was aborted.", err=True)

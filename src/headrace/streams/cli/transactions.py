@@ -15,10 +15,10 @@ from headrace.streams.app import KafkaStreams
 from headrace.streams.cli.known_topics import Known
 from headrace.streams.cli.options import (
     Consent,
+    cli_errors,
     columns,
     consent_options,
     load,
-    said_errors,
     settings_option,
     show,
     state_dir_option,
@@ -53,7 +53,7 @@ def list_open(target: str, topics: tuple[str, ...], settings: dict[str, Any]) ->
     default within a minute, see producer.transaction.timeout.ms. Transactions that stay open for
     longer are hanging.
     """
-    with said_errors():
+    with cli_errors():
         _TransactionSearch(load(target, settings), topics).show()
 
 
@@ -80,7 +80,7 @@ def abort(
     records. If something is aborted, the local state of the tasks on this host is removed,
     because it may contain aborted changes, and restored at the next start.
     """
-    with said_errors():
+    with cli_errors():
         app = load(target, settings)
         config = app.config
         if not config.exactly_once:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from headrace.streams.cli.options import load, said_errors, settings_option, target_argument
+from headrace.streams.cli.options import cli_errors, load, settings_option, target_argument
 from headrace.streams.cli.record_lines import (
     STANDARD_INPUT,
     LineError,
@@ -81,7 +81,7 @@ def try_app(
     form. The application reads all input from the beginning, and each key is printed once, unless
     --each is given.
     """
-    with said_errors():
+    with cli_errors():
         from headrace.streams.testing.driver import TopologyTestDriver
 
         app = load(target, settings, needs_cluster=False)
@@ -194,11 +194,11 @@ class Trial:
     def summary(self) -> Iterator[str]:
         skipped = [e for e in self.driver.events if e["event"] == "record_skipped"]
         for event in skipped[:SKIPPED_MAX]:
-            yield f"Skipped: {self._told(event)}"
+            yield f"Skipped: {self._skip_text(event)}"
         for (node, reason), count in sorted(self.driver.dropped.items()):
             yield f"Skipped in total: {count} at {node} ({reason})"
 
-    def _told(self, event: Mapping[str, Any]) -> str:
+    def _skip_text(self, event: Mapping[str, Any]) -> str:
         tp = (event["topic"], event["partition"], event["offset"])
         where = self._where(*tp) or f"{tp[0]}-{tp[1]} offset {tp[2]}"
         why = event.get("reason") or f"{event['error']} in {event.get('function') or 'a serde'}"

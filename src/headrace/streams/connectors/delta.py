@@ -37,7 +37,7 @@ from headrace.topology.windows import duration_ms
 
 Options = Mapping[str, str]
 
-_GONE = "headrace_gone"
+_DELETED = "headrace_deleted"
 """Column of a merge that marks deleted rows."""
 _OF_STORE = re.compile(
     r"object store|Generic (S3|GCS|MicrosoftAzure|HTTP|LocalFileSystem)"
@@ -233,7 +233,7 @@ class _DeltaConnection(TableConnection):
             [tables[0].cast(nullable), tables[1]], promote_options="permissive"
         )
         flags = [False] * len(upserted) + [True] * len(removed)
-        return rows.append_column(_GONE, pyarrow.array(flags, pyarrow.bool_()))
+        return rows.append_column(_DELETED, pyarrow.array(flags, pyarrow.bool_()))
 
     def _merge(self, batch: SinkBatch, made: Any) -> None:
         columns = self.columns
@@ -249,11 +249,11 @@ class _DeltaConnection(TableConnection):
             streamed_exec=False,
             commit_properties=self._properties(batch),
         )
-        merge = merge.when_matched_delete(f"s.{_GONE}")
+        merge = merge.when_matched_delete(f"s.{_DELETED}")
         if others:
             merge = merge.when_matched_update(others)
         version = self.table.version()
-        merge.when_not_matched_insert(values, f"NOT s.{_GONE}").execute()
+        merge.when_not_matched_insert(values, f"NOT s.{_DELETED}").execute()
         if self.table.version() == version:
             # A merge that changes no row commits nothing, and so no position.
             self._append(batch, self.rows.table(()))

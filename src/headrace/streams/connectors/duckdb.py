@@ -232,7 +232,7 @@ class _DuckDbConnection:
         if columns.key:
             self._insert += on_conflict(columns)
         keys = ", ".join(map(quoted, columns.key))
-        self._delete = f"DELETE FROM {table} WHERE ({keys}) IN (SELECT ({keys}) FROM headrace_gone)"  # noqa: S608
+        self._delete = f"DELETE FROM {table} WHERE ({keys}) IN (SELECT ({keys}) FROM headrace_keys)"  # noqa: S608
 
     def positions(self, source: str, partitions: Sequence[int], /) -> Mapping[int, int]:
         with self._file.opened() as database:
@@ -257,7 +257,7 @@ class _DuckDbConnection:
                 database.register("headrace_rows", written)
                 database.execute(self._insert)
             if deleted is not None:
-                database.register("headrace_gone", deleted)
+                database.register("headrace_keys", deleted)
                 database.execute(self._delete)
             # Closing the connection without it rolls the transaction back.
             database.execute("COMMIT")

@@ -163,7 +163,7 @@ class Feed:
         skipped = 0
         while not stop.is_set():
             found = False
-            for batch in writing.or_void(self._source.read(dict(positions))):
+            for batch in writing.aborting(self._source.read(dict(positions))):
                 found = True
                 refused = writing.add(batch, self._send)
                 positions[batch.part] = batch.position
@@ -339,7 +339,7 @@ class _FeedTransactions:
         self._rows += len(batch.rows) - len(refused)
         return refused
 
-    def or_void(self, batches: Iterable[Batch]) -> Iterator[Batch]:
+    def aborting(self, batches: Iterable[Batch]) -> Iterator[Batch]:
         """Yield the batches of a source; if it fails, abort the open transaction."""
         reading = iter(batches)
         while True:

@@ -106,7 +106,7 @@ class Files:
             self.waiting[part] = str(error)
             return
         except OSError as error:
-            self._require_gone(path, error)
+            self._require_missing(path, error)
             return
         try:
             with closing(file):
@@ -116,12 +116,12 @@ class Files:
                 if file.waiting:
                     self.waiting[part] = file.waiting
         except OSError as error:
-            self._require_gone(path, error)
+            self._require_missing(path, error)
             return
         self._done[part] = state, position
 
     @staticmethod
-    def _require_gone(path: Path, error: OSError) -> None:
+    def _require_missing(path: Path, error: OSError) -> None:
         """Raise unless the file was deleted or renamed since it was found."""
         if path.exists():
             raise SourceError(

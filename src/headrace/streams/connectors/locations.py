@@ -193,13 +193,13 @@ class Objects:
         self._store = store
         self._address = prefix if address is None else address
         self._prefix = prefix.strip("/")
-        self._keeps_conditions = False
+        self._supports_conditions = False
 
     def prepare(self) -> None:
         """Check that the store answers, and that a conditional put does not overwrite an object."""
         import obstore
 
-        if self._keeps_conditions:
+        if self._supports_conditions:
             return
         path = self._named(_PROBE)
         for _ in range(2):
@@ -207,7 +207,7 @@ class Objects:
                 with _of_store(self._address):
                     obstore.put(self._store, path, b"", mode="create", use_multipart=False)
             except FileExistsError:
-                self._keeps_conditions = True
+                self._supports_conditions = True
                 return
         raise SinkUnusableError(
             f"the object store ignores conditions, which detect concurrent writers: it has "

@@ -41,8 +41,8 @@ from headrace.streams.devbroker.process import (
     is_paused,
     launch,
     send,
-    wait_gone,
     wait_until,
+    wait_until_ended,
 )
 from headrace.streams.devbroker.security import ADMIN, MECHANISM, NODE_PRINCIPAL, Security
 
@@ -636,7 +636,7 @@ class DevBroker:
     def kill(self, node: int) -> None:
         """Kill a node with SIGKILL, and wait until it has ended."""
         record = self._signal(node, signal.SIGKILL)
-        if record.process and not wait_gone(record.process, timeout=_KILL_TIMEOUT):
+        if record.process and not wait_until_ended(record.process, timeout=_KILL_TIMEOUT):
             raise NodeFailedError(f"node {node} (process {record.process.pid}) survived SIGKILL")
 
     def pause(self, node: int) -> None:
@@ -833,9 +833,9 @@ def _stop_nodes(nodes: list[BrokerNode], *, timeout: timedelta) -> None:
         send(process, signal.SIGCONT)  # a paused process would not handle SIGTERM
     for process in processes:
         left = timedelta(seconds=max(0.0, deadline - time.monotonic()))
-        if not wait_gone(process, timeout=left):
+        if not wait_until_ended(process, timeout=left):
             send(process, signal.SIGKILL)
-            wait_gone(process, timeout=_KILL_TIMEOUT)
+            wait_until_ended(process, timeout=_KILL_TIMEOUT)
 
 
 def _new_cluster_id() -> str:

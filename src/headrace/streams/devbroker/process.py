@@ -105,7 +105,7 @@ def send(identity: ProcessIdentity, signum: signal.Signals) -> bool:
     return True
 
 
-def wait_gone(identity: ProcessIdentity, *, timeout: timedelta) -> bool:
+def wait_until_ended(identity: ProcessIdentity, *, timeout: timedelta) -> bool:
     return wait_until(lambda: not is_alive(identity), timeout=timeout)
 
 

@@ -189,10 +189,10 @@ class Disasters:
 
     def _happen(self, name: str) -> None:
         act: dict[str, Callable[[], str]] = {
-            "offsets of one input": lambda: self._forget([self._choose(self.inputs)]),
-            "offsets of all inputs": lambda: self._forget(self.inputs),
-            "whole group": lambda: self._forget(list(self.cluster.topics)),
-            "expired offsets": lambda: self._forget(
+            "offsets of one input": lambda: self._delete_offsets([self._choose(self.inputs)]),
+            "offsets of all inputs": lambda: self._delete_offsets(self.inputs),
+            "whole group": lambda: self._delete_offsets(list(self.cluster.topics)),
+            "expired offsets": lambda: self._delete_offsets(
                 [self._choose([t for t in self.inputs if t not in self.subscribed])]
             ),
             "lost changelog": lambda: self._lose_changelog(self._choose(self.changelogs)),
@@ -206,7 +206,7 @@ class Disasters:
         assert topics, "the topology has no such topic"
         return self.dice.choice(list(topics))
 
-    def _forget(self, topics: Sequence[str]) -> str:
+    def _delete_offsets(self, topics: Sequence[str]) -> str:
         offsets = self.cluster.group.offsets
         gone: list[TopicPartition] = [tp for tp in offsets if tp.topic in topics]
         for tp in gone:

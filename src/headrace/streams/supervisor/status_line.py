@@ -34,7 +34,7 @@ class WorkerStatus:
     last: Status | None = None
     snapshot: WorkerSnapshot | None = None
     """Last reported metrics, kept after the process has ended."""
-    heard_s: float = 0.0
+    reported_s: float = 0.0
     """Arrival time of `last`, in seconds of the supervisor's clock."""
     _window: list[Status] = field(default_factory=list)
 
@@ -46,7 +46,7 @@ class WorkerStatus:
     def reported(self, status: Status, now_s: float) -> None:
         if self.state != "stopping":
             self.state = status.state
-        self.last, self.heard_s = status, now_s
+        self.last, self.reported_s = status, now_s
         self._window.append(status)
         while len(self._window) > 2 and status.at_s - self._window[1].at_s >= RATE_OVER_S:
             self._window.pop(0)
@@ -81,10 +81,10 @@ class WorkerStatus:
     def commit_age_s(self, now_s: float) -> float | None:
         if self.last is None or self.last.commit_age_s is None:
             return None
-        return self.last.commit_age_s + max(0.0, now_s - self.heard_s)
+        return self.last.commit_age_s + max(0.0, now_s - self.reported_s)
 
     def _rate(self, counts: list[int], now_s: float) -> float:
-        if len(counts) < 2 or now_s - self.heard_s > RATE_OVER_S:
+        if len(counts) < 2 or now_s - self.reported_s > RATE_OVER_S:
             return 0.0
         seconds = self._window[-1].at_s - self._window[0].at_s
         return (counts[-1] - counts[0]) / seconds if seconds > 0 else 0.0

@@ -59,15 +59,15 @@ class HeartbeatMonitor:
 
     def __init__(self, log: Log, now_s: float) -> None:
         self._log = log
-        self._looked_s = self._awake_s = now_s
+        self._checked_s = self._awake_s = now_s
         self._silent: dict[int, tuple[int | None, float]] = {}
         """By worker: the process ID, and the time of its last report."""
 
     def check(self, workers: Sequence[WorkerStatus], now_s: float) -> None:
         """Log the workers that became unresponsive or recovered since the last check."""
-        if now_s - self._looked_s > _ASLEEP_S:
+        if now_s - self._checked_s > _ASLEEP_S:
             self._awake_s = now_s  # no report could be received meanwhile
-        self._looked_s = now_s
+        self._checked_s = now_s
         for worker in workers:
             is_silent = worker.view().state_at(now_s) == UNRESPONSIVE
             known = self._silent.get(worker.index)
@@ -145,7 +145,7 @@ class WorkerProcess(Protocol):
     def reports(self) -> Iterable[Report]:
         """Return its reports since the last call."""
 
-    def last_words(self) -> Sequence[str]:
+    def last_output(self) -> Sequence[str]:
         """Return the last lines of its standard error before it could log."""
 
     def stop(self) -> None:
@@ -359,9 +359,9 @@ class Supervisor:
             process.close()
             slot.process = None
             self._reached(slot)
-            self._ended(slot, code, process.last_words())
+            self._ended(slot, code, process.last_output())
 
-    def _ended(self, slot: _Slot, code: int, last_words: Sequence[str]) -> None:
+    def _ended(self, slot: _Slot, code: int, last_output: Sequence[str]) -> None:
         log_fields: dict[str, object] = {"worker_index": slot.index, "exit_code": code}
         outcome = _outcome(code)
         if not is_crash(code) and slot.reported_end != code:
@@ -369,8 +369,8 @@ class Supervisor:
             log_fields["advice"] = _NOT_REPORTED.format(code=code)
             code = ExitCode.CRASHED
         log_fields["outcome"] = outcome
-        if last_words:
-            log_fields["last_output"] = list(last_words)
+        if last_output:
+            log_fields["last_output"] = list(last_output)
         slot.status.ended(outcome)
         if code == ExitCode.STOPPED or slot.killed:
             self.log.info("worker_ended", **log_fields)

@@ -33,7 +33,7 @@ from headrace.streams.supervisor.channel import (
 STDERR = 2
 _READ_BYTES = 65_536
 _TURN_S = 0.1
-_LAST_WORDS = 20
+_LAST_LINES = 20
 
 
 class LiveProcess:
@@ -79,7 +79,7 @@ class LiveProcess:
         self.queries = WorkerQueries(self._channel)
         """Queries for rows in its memory."""
         self._first = first_read
-        self._last_words: deque[str] = deque(maxlen=_LAST_WORDS)
+        self._last_output: deque[str] = deque(maxlen=_LAST_LINES)
         self._output = output
         self._channel.send(launch)
 
@@ -108,12 +108,12 @@ class LiveProcess:
             for line in lines.read():
                 text = line.decode(errors="replace")
                 if file == self._first:
-                    self._last_words.append(text)
+                    self._last_output.append(text)
                 elif self._output is not None:
                     self._output(text)
 
-    def last_words(self) -> list[str]:
-        return list(self._last_words)
+    def last_output(self) -> list[str]:
+        return list(self._last_output)
 
     def stop(self) -> None:
         self._channel.send(Stop(), always=True)

@@ -183,7 +183,7 @@ class FanOut:
             raise missing[0].error
         return parts, missing
 
-    def ask_any(self) -> Answer:
+    def query_any(self) -> Answer:
         """Query this host, or else other hosts in sequence, until a host answers."""
         try:
             return self.operation.here(self.queries, self.query)
@@ -463,7 +463,7 @@ class RoutedStores:
         if spread is None:
             return self._anywhere(queries, self._store, query)
         parts, missing = spread.ask(self._store, spread.others())
-        return {**parts[0].found, **_whole(parts, missing)}, 200
+        return {**parts[0].found, **_completeness(parts, missing)}, 200
 
     def of_key(self, queries: Queries, query: StoreQuery) -> Answer:
         if query.route == "none" and query.sender is None:
@@ -488,7 +488,7 @@ class RoutedStores:
         some = [part for part in parts if not _is_none(part.found)]
         if some:
             return _without_cursors(some[0].found), some[0].code
-        return {**_without_cursors(parts[0].found), **_whole(parts, missing)}, parts[0].code
+        return {**_without_cursors(parts[0].found), **_completeness(parts, missing)}, parts[0].code
 
     def _of_key_here(self, queries: Queries, query: StoreQuery) -> Answer:
         """Raise NotHereError if another host has the partition of the key."""
@@ -542,7 +542,7 @@ class RoutedStores:
                 later, documents, rows, dict.fromkeys(spread.others(), left)
             )
             parts, missing = parts + more, missing + others
-        answer = {"rows": rows, **_whole(parts, missing)}
+        answer = {"rows": rows, **_completeness(parts, missing)}
         if missing:
             answer["unanswered"] = [
                 index for index in left if rows[index] is None and at[index] in gone
@@ -585,7 +585,7 @@ class RoutedStores:
             return self._anywhere(queries, operation, query)
         parts, missing = spread.ask(operation, spread.others())
         count = sum(part.found["count"] for part in parts)
-        return {"count": count, "exact": is_exact, **_whole(parts, missing)}, 200
+        return {"count": count, "exact": is_exact, **_completeness(parts, missing)}, 200
 
     def _merged(
         self, queries: Queries, operation: Operation, query: StoreQuery, *, reverse: bool = False
@@ -618,7 +618,7 @@ class RoutedStores:
         merged = heapq.merge(*map(rows_of, [*parts]), key=lambda one: one[:2], reverse=reverse)
         rows = [row for _, _, row in islice(merged, limit + 1)]
         after = rows[limit - 1]["after"] if len(rows) > limit else None
-        page = {"rows": rows[:limit], "after": after, **_whole(parts, missing)}
+        page = {"rows": rows[:limit], "after": after, **_completeness(parts, missing)}
         return _without_cursors(page), 200
 
     def rows(self, queries: Queries, query: StoreQuery, key: bytes | None) -> RowsOfHosts | None:
@@ -658,7 +658,7 @@ class RoutedStores:
         is_of_client = query.sender is None and query.route != "none"
         if queries.host is None or not is_of_client or not queries.stores[query.name].is_global:
             return operation.here(queries, query)
-        return FanOut(self._hosts, queries, operation, query, lambda *_: query).ask_any()
+        return FanOut(self._hosts, queries, operation, query, lambda *_: query).query_any()
 
     def close(self) -> None:
         self._hosts.close()
@@ -674,7 +674,7 @@ def _without_cursors(found: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _whole(parts: list[PartialAnswer], missing: list[Missing]) -> dict[str, Any]:
+def _completeness(parts: list[PartialAnswer], missing: list[Missing]) -> dict[str, Any]:
     """Return the positions of all parts, merged by partition, and the missing partitions."""
     positions: dict[int, dict[str, Any]] = {}
     for part in parts:

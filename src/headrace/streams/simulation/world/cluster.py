@@ -95,7 +95,7 @@ class SimulatedCluster(LocalCluster[Message]):
             headers=list(headers) if headers else None,
         )
         log.append(message, txn)
-        self._tell_readers(tp)
+        self._notify_readers(tp)
         return message
 
     def _mark(self, tp: TopicPartition | None, txn: Txn) -> None:
@@ -103,9 +103,9 @@ class SimulatedCluster(LocalCluster[Message]):
             self.group.settle(txn)
             return
         self.log(tp).mark(txn)
-        self._tell_readers(tp)
+        self._notify_readers(tp)
 
-    def _tell_readers(self, tp: TopicPartition) -> None:
+    def _notify_readers(self, tp: TopicPartition) -> None:
         for process, tps in self.readers:
             if tp in tps and process.alive:
                 process.wake(300)

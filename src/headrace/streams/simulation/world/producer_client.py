@@ -89,7 +89,7 @@ class SimulatedProducer:
         self._on_delivery: Report | None = config.get("on_delivery")
         self._state = ClientState.READY if self._id is None else ClientState.NEW
         self._epoch = -1
-        self._has_asked = False
+        self._has_identity = False
         self._registered = False
         """Whether the broker knows the transaction."""
         self._failure = (0, "")
@@ -265,8 +265,8 @@ class SimulatedProducer:
         transactions, identity = self._cluster.transactions, self._id
         self._require(ClientState.NEW)
         # The real client sends a second request in parallel, and keeps the older epoch.
-        assert not self._has_asked, "a client requests its identity a second time"
-        self._has_asked = True
+        assert not self._has_identity, "a client requests its identity a second time"
+        self._has_identity = True
         self._epoch = self._request(
             "init_transactions", lambda: transactions.init(identity, self._timeout_us), timeout
         )

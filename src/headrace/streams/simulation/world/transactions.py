@@ -189,8 +189,8 @@ class TransactionCoordinator:
         if txn.offsets:
             targets.append(None)
         txn.markers_due = len(targets)
-        words = "commits" if committed else "aborts"
-        self._kernel.note("cluster", f"{identity.name} {words}: {_words(txn)}")
+        verb = "commits" if committed else "aborts"
+        self._kernel.note("cluster", f"{identity.name} {verb}: {_describe(txn)}")
         if not targets:
             self._completed(identity, txn)
         for target in targets:
@@ -212,7 +212,7 @@ class TransactionCoordinator:
         )
 
 
-def _words(txn: Txn) -> str:
+def _describe(txn: Txn) -> str:
     offsets = ", ".join(
         f"{tp}@{c.offset}" for found in txn.offsets.values() for tp, c in found.items()
     )
