@@ -142,7 +142,7 @@ Reset it to the beginning; both commands print their plan first:
 ```sh
 headrace offsets set revenue:app --topic orders --to beginning --process-again --dry-run
 headrace reset revenue:app --dry-run
-headrace rights revenue:app --user shop
+headrace acls revenue:app --user shop
 ```
 
 All commands read settings such as `bootstrap.servers` from the same places: see

@@ -104,3 +104,9 @@ def test_no_message_and_no_help_names_a_page_that_a_wheel_does_not_have() -> Non
     assert [found for found in named if re.search(r"docs/[\w/-]+\.md", found[1])] == []
     for name in main.list_commands(click.Context(main)):
         assert ".md" not in said(name, "--help"), name
+
+
+def test_a_former_name_of_a_command_works_and_is_not_listed() -> None:
+    assert said("rights", "--help").splitlines()[2:] == said("acls", "--help").splitlines()[2:]
+    assert re.search(r"^  acls ", said("--help"), re.MULTILINE)
+    assert "rights" not in said("--help")

@@ -111,7 +111,7 @@ def test_commands_and_processes_show_no_secret_and_no_key(
         (["lag", target], 0, "Lag: "),
         (["topics", "list", "--app", target], 0, "keeps"),
         (["topics", "describe", "counts", "--app", target], 0, "cleanup.policy: compact"),
-        (["rights", target, "--user", "x"], 0, "User:x: Read on"),
+        (["acls", target, "--user", "x"], 0, "User:x: Read on"),
         (["top", target, "--times", "1"], 0, "rate/s"),
         (["reset", target, "--dry-run"], 0, "Nothing was done"),
         (["reset", target, "--set", "poll.ms=-1"], ExitCode.CONFIGURATION, "poll.ms"),

@@ -45,13 +45,13 @@ if TYPE_CHECKING:
 
 TABLE: tuple[ExitCause, ...] = (
     ExitCause(CannotBackfillError,
-           "it is rejected: its input, the application or its topics are not ready for it",
+           "the backfill is rejected: its input, application or topics are not ready",
            ExitCode.BACKFILL, "after following the message"),
-    ExitCause(BackfillError, "it failed", ExitCode.CRASHED,
+    ExitCause(BackfillError, "the backfill failed", ExitCode.CRASHED,
            "with the same id, after correcting the cause"),
     ExitCause(SparkMissingError, "pyspark or Java is missing, or Spark is older than 4.1",
            ExitCode.CONFIGURATION, "after installing it"),
-    ExitCause(None, "it is handed over, now or before; or planned (`--dry-run`), or dropped",
+    ExitCause(None, "the backfill is handed over, planned (`--dry-run`) or dropped",
            ExitCode.STOPPED, "no"),
 )  # fmt: skip
 

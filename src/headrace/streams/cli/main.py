@@ -54,6 +54,7 @@ GROUP: Final = "headrace.commands"
 """Entry point group of further click commands; the entry point's name is the command's name."""
 
 _COMMANDS: Final = {
+    "acls": ("cli.acls:acls", "Print or grant the ACLs of an application."),
     "broker": ("devbroker.commands:broker", "Run a Kafka broker on this machine."),
     "changelog": ("cli.offsets:changelog", "Restore lost changelogs."),
     "check": ("cli.check:check", "Find problems of an upgrade in advance."),
@@ -66,7 +67,6 @@ _COMMANDS: Final = {
     "mirror": ("cli.mirror:mirror", "Copy topics and groups to another cluster."),
     "offsets": ("cli.offsets:offsets", "Print or set committed offsets."),
     "reset": ("cli.offsets:reset", "Reset a stopped application."),
-    "rights": ("cli.rights:rights", "Print or grant the ACLs of an application."),
     "run": ("cli.run:run", "Run an application in worker processes."),
     "scale": ("cli.control:scale", "Change the number of running workers."),
     "settings": ("cli.main:settings", "Print the settings and their meaning."),
@@ -79,6 +79,8 @@ _COMMANDS: Final = {
     "try": ("cli.try_app:try_app", "Run an application on files, without Kafka."),
 }
 """Location in `headrace.streams`, and summary."""
+_ALIASES: Final = {"rights": "acls"}
+"""Former names of commands, which still work and are not listed."""
 
 
 class _LazyGroup(click.Group):
@@ -88,6 +90,7 @@ class _LazyGroup(click.Group):
         return sorted({*super().list_commands(ctx), *_COMMANDS, *_offered()})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        cmd_name = _ALIASES.get(cmd_name, cmd_name)
         if cmd_name in _COMMANDS:
             module, _, attribute = _COMMANDS[cmd_name][0].partition(":")
             return _as_command(

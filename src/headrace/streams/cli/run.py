@@ -157,7 +157,7 @@ def _own_address(family: socket.AddressFamily) -> str:
               help="Release tasks at a stop, or keep them for a restart.  "
               "[default: the setting on.stop]")  # fmt: skip
 @click.option("--log-format", type=click.Choice(["console", "json"]),
-              help="[default: console on a terminal, else json]")  # fmt: skip
+              help="Format of the log.  [default: console on a terminal, else json]")  # fmt: skip
 @click.option("--log-level", type=click.Choice(logs.LEVELS), default="info", show_default=True,
               help="Lowest level of the log; " + logs.DEBUG_IS)  # fmt: skip
 @click.option("--max-restarts", type=click.IntRange(min=0), default=RestartLimits().most,
@@ -232,11 +232,10 @@ def run(
         )
         with served_here, _signals(supervisor):
             log.info("supervisor_started", target=target, workers=workers, **_origins(settings))
-            code = supervisor.run(processes.wait)
+            sys.exit(supervisor.run(processes.wait))
     finally:
         control.close()
         (line or written).close()
-    sys.exit(code)
 
 
 def _origins(settings: Mapping[str, Any]) -> dict[str, dict[str, str]]:

@@ -100,7 +100,7 @@ def grant(
 ) -> None:
     """Create a user with the ACLs of an application.
 
-    These are the ACLs that `headrace rights` prints. The ACLs that the user already has remain.
+    These are the ACLs that `headrace acls` prints. The ACLs that the user already has remain.
     """
     from headrace.streams.kafka.acls import of_application
 

@@ -53,7 +53,7 @@ def denial(
         >>> error = KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)
         >>> print(denial(error, {"sasl.username": "app"}, topic="orders", right="Read"))
         User:app lacks the right Read on the topic orders: Broker: Topic authorization failed; \
-grant it, as headrace rights MODULE:APP --user app --grant does for all that an application needs
+grant it, as headrace acls MODULE:APP --user app --grant does for all that an application needs
     """
     code, who = error.code(), principal_of(config)
     if code in (KafkaError.SASL_AUTHENTICATION_FAILED, KafkaError._AUTHENTICATION):
@@ -89,4 +89,4 @@ grant it, as headrace rights MODULE:APP --user app --grant does for all that an 
 
 def _granting(who: str) -> str:
     user = who.removeprefix("User:") if who.startswith("User:") else "NAME"
-    return f"headrace rights MODULE:APP --user {shlex.quote(user)} --grant"
+    return f"headrace acls MODULE:APP --user {shlex.quote(user)} --grant"

@@ -145,7 +145,7 @@ def test_the_lines_of_the_page_on_security_grant_what_the_application_needs(
         app.wait(lambda: len(tenant.read(tenant.output)) >= 2, what="counts of a and b")
     for line in lines("security.md")[2:]:
         assert login["sasl.password"] not in run(line, names, {})
-    revoke = "headrace rights my_app:app --user shop --revoke --yes --config admin.toml"
+    revoke = "headrace acls my_app:app --user shop --revoke --yes --config admin.toml"
     assert "Revoked." in run(revoke, names, {})
     line = ["lag", names["my_app:app"], "--config", names["sasl.toml"]]
     done = CliRunner().invoke(main, line)

@@ -1,4 +1,4 @@
-"""The command `headrace rights`: the ACLs that the user of an application requires."""
+"""The command `headrace acls`: the ACLs that the user of an application requires."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from headrace.streams.kafka.acls import Right, of_application
 )
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @settings_option
-def rights(
+def acls(
     target: str, user: str, grant: bool, revoke: bool, yes: bool, settings: dict[str, Any]
 ) -> None:
     """Print or grant the ACLs that an application needs.
