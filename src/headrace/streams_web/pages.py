@@ -803,8 +803,8 @@ def _level(body: bytes) -> str | None:
     return level if level in LEVELS else None
 
 
-def _answer(found: Health) -> Response:
-    if found.is_well:
+def _answer(health: Health) -> Response:
+    if health.is_well:
         return JSONResponse({"ok": True})
-    document = {"ok": False, "reasons": list(found.reasons), "workers": found.progress}
+    document = {"ok": False, "reasons": list(health.reasons), "workers": health.progress}
     return JSONResponse(document, 503)

@@ -56,9 +56,9 @@ def test_event_times_are_shown_with_the_slowest_partition_of_each_sub_topology()
     times = (3_600_000, 0, 7_200_000)
     tasks = tuple(
         replace(task, inputs=(replace(task.inputs[0], event_time_ms=time),))
-        for task, time in zip(seen.found.tasks, times, strict=True)
+        for task, time in zip(seen.overview.tasks, times, strict=True)
     )
-    lines = text(replace(seen, found=replace(seen.found, tasks=tasks)), None).splitlines()
+    lines = text(replace(seen, overview=replace(seen.overview, tasks=tasks)), None).splitlines()
     assert "sub-topology 0: in-1 is 2:00:00 behind in-2" in lines
     rows = [line.split() for line in lines if line.startswith("0_")]
     assert {row[0]: " ".join(row[-2:]) for row in rows} == {
@@ -72,9 +72,9 @@ def test_a_partition_that_was_not_read_is_shown_as_the_slowest() -> None:
     seen = look(1.0, 100, None)
     tasks = tuple(
         replace(task, inputs=(replace(task.inputs[0], event_time_ms=time),))
-        for task, time in zip(seen.found.tasks, (3_600_000, -1), strict=True)
+        for task, time in zip(seen.overview.tasks, (3_600_000, -1), strict=True)
     )
-    lines = text(replace(seen, found=replace(seen.found, tasks=tasks)), None).splitlines()
+    lines = text(replace(seen, overview=replace(seen.overview, tasks=tasks)), None).splitlines()
     assert "sub-topology 0: in-1 has not been read yet, in-0 has" in lines
 
 

@@ -50,7 +50,7 @@ def _mirror(seed: int, transactions: int) -> tuple[dict[int, int], list[Row], Bl
 @given(st.integers(0, 10**6), st.integers(0, 120))
 def test_each_offset_becomes_that_of_the_next_record_there_and_back(seed: int, n: int) -> None:
     became, rows, blocks, end = _mirror(seed, n)
-    table = Table.of(rows, whole=["orders"])
+    table = Table.of(rows, all_segments_of=["orders"])
     segments = table.segments(PLACE)
     inverse = [one.inverse for one in segments]
     behind = max(became.values(), default=-1) + 1
@@ -74,9 +74,9 @@ def test_what_compaction_leaves_says_the_same(seed: int) -> None:
     became, rows, blocks, _ = _mirror(seed, 150)
     last = dict(rows)
     assert len(last) <= len(became) / BLOCK_SEGMENTS + 2
-    table = Table.of(last.items(), whole=["orders"])
+    table = Table.of(last.items(), all_segments_of=["orders"])
     assert table.blocks[PLACE] == blocks
-    assert table.segments(PLACE) == Table.of(rows, whole=["orders"]).segments(PLACE)
+    assert table.segments(PLACE) == Table.of(rows, all_segments_of=["orders"]).segments(PLACE)
 
 
 def test_blocks_of_records_that_are_gone_are_deleted() -> None:
@@ -85,7 +85,7 @@ def test_blocks_of_records_that_are_gone_are_deleted() -> None:
     begin = blocks.ends[1][1]
     deletions = blocks.dropped(PLACE, begin)
     assert [value for _, value in deletions] == [None, None]
-    table = Table.of([*rows, *deletions], whole=["orders"])
+    table = Table.of([*rows, *deletions], all_segments_of=["orders"])
     assert table.blocks[PLACE] == blocks
     assert all(one.target + one.length > begin for one in table.segments(PLACE))
     assert blocks.dropped(PLACE, begin) == []

@@ -114,7 +114,7 @@ class HandoverNotes:
     """
 
     tps: Sequence[TopicPartition]
-    found: Mapping[TopicPartition, BackfillNote]
+    notes: Mapping[TopicPartition, BackfillNote]
 
     @classmethod
     def of(cls, offsets: Offsets, tps: Sequence[TopicPartition]) -> HandoverNotes:
@@ -125,7 +125,7 @@ class HandoverNotes:
     @property
     def heads(self) -> dict[TopicPartition, BackfillNote]:
         """First note of each backfill, by partition."""
-        return {tp: note for tp, note in self.found.items() if note.index == 0}
+        return {tp: note for tp, note in self.notes.items() if note.index == 0}
 
     @property
     def open_head(self) -> tuple[TopicPartition, BackfillNote] | None:
@@ -140,7 +140,7 @@ class HandoverNotes:
         """Return the plan of a first note, or None if parts of it are missing."""
         parts = {
             note.index: note.part
-            for note in self.found.values()
+            for note in self.notes.values()
             if (note.id, note.digest, note.count) == (head.id, head.digest, head.count)
         }
         if len(parts) < head.count:
@@ -174,7 +174,7 @@ class HandoverNotes:
         """Return the notes of a plan unchanged, to commit them again before they expire."""
         return {
             tp: CommittedOffset(0, note.encode())
-            for tp, note in self.found.items()
+            for tp, note in self.notes.items()
             if note.id == backfill_id
         }
 

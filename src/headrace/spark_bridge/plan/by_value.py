@@ -66,9 +66,9 @@ class ByValue:
         return function(batches)
 
 
-def _reduced(cls: type, found: tuple[Any, ...]) -> tuple[Any, ...]:
+def _reduced(cls: type, reduction: tuple[Any, ...]) -> tuple[Any, ...]:
     """Adapt cloudpickle's reduction of a class, so that it can be restored in another process."""
-    make, arguments, (members, slots), *rest = found
+    make, arguments, (members, slots), *rest = reduction
     members = {name: value for name, value in members.items() if name != _CACHE}
     if "__annotations__" in members:
         members["__annotations__"] = _annotations(cls, members["__annotations__"])

@@ -119,8 +119,8 @@ def open_note(application_id: str, cluster: OffsetClient) -> BackfillNote | None
     return _open_head(_notes(offsets).values())
 
 
-def _notes(found: Mapping[TopicPartition, CommittedOffset]) -> dict[TopicPartition, BackfillNote]:
-    decoded = {tp: BackfillNote.decode(offset.metadata) for tp, offset in found.items()}
+def _notes(offsets: Mapping[TopicPartition, CommittedOffset]) -> dict[TopicPartition, BackfillNote]:
+    decoded = {tp: BackfillNote.decode(offset.metadata) for tp, offset in offsets.items()}
     return {tp: note for tp, note in decoded.items() if note is not None}
 
 
@@ -176,8 +176,8 @@ class BackfillGate:
             self._log.warning("backfill_check_denied", reason=str(error))
             return {}
 
-    def _refuse(self, found: Mapping[TopicPartition, BackfillNote]) -> None:
-        note = _open_head(found.values())
+    def _refuse(self, notes: Mapping[TopicPartition, BackfillNote]) -> None:
+        note = _open_head(notes.values())
         if note is not None:
             is_dropped = note.state == "dropping"
             raise BackfillOpenError(self._application_id, note.id, is_dropped=is_dropped)

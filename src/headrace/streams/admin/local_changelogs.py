@@ -131,28 +131,28 @@ class ChangelogPlan:
 
 
 def missing_rows(
-    found: Mapping[str, Position] | None,
+    positions: Mapping[str, Position] | None,
     lost: Sequence[str],
     volatile: Sequence[str],
     commit_id: int | None,
 ) -> str | None:
     """Return the reason why a task's rows cannot be taken from this host, or None.
 
-    `found` is None without local state, and `volatile` has in-memory stores.
+    `positions` is None without local state, and `volatile` has in-memory stores.
 
-    >>> found = {"counts": Position("id", 5, 7, 0), "sums": Position("id", 5, 6, 0)}
-    >>> missing_rows(found, ["counts"], [], 7) is None
+    >>> positions = {"counts": Position("id", 5, 7, 0), "sums": Position("id", 5, 6, 0)}
+    >>> missing_rows(positions, ["counts"], [], 7) is None
     True
-    >>> missing_rows(found, ["counts", "sums"], [], 7)
+    >>> missing_rows(positions, ["counts", "sums"], [], 7)
     'the rows on this host and the offsets are of different commits'
     """
     if volatile:
         return f"the rows of {', '.join(volatile)} were only in memory"
     if commit_id is None:
         return "the offsets have no commit id"
-    if not found:
+    if not positions:
         return "no rows here"
-    if any(store not in found or found[store].commit_id != commit_id for store in lost):
+    if any(store not in positions or positions[store].commit_id != commit_id for store in lost):
         return "the rows on this host and the offsets are of different commits"
     return None
 
@@ -278,19 +278,19 @@ class LocalChangelogs:
         known = known_changelogs(numbers, ids)
         lost = [s for s, topic in plan.changelogs.items() if topic not in ids or topic in others]
         if task_id not in held:
-            positions_found = None
+            positions = None
         else:
             with self._state(plan, held[task_id]) as state:
-                positions = {store: state.position(store) for store in plan.changelogs}
-            positions_found = {store: position for store, position in positions.items() if position}
+                by_store = {store: state.position(store) for store in plan.changelogs}
+            positions = {store: position for store, position in by_store.items() if position}
             lost = [
                 store
                 for store, topic in plan.changelogs.items()
                 if store in lost
                 or (
                     topic not in known
-                    and store in positions_found
-                    and positions_found[store].topic_id != ids[topic]
+                    and store in positions
+                    and positions[store].topic_id != ids[topic]
                 )
             ]
         if not lost and not is_marked:
@@ -301,7 +301,7 @@ class LocalChangelogs:
             for store in plan.program.sub_topology.stores
             if store.name in lost and store.spec.kind == "memory"
         ]
-        refusal = missing_rows(positions_found, lost, volatile, commit_id)
+        refusal = missing_rows(positions, lost, volatile, commit_id)
         changelogs = tuple(plan.changelogs.values())
         return TaskRows(task_id, inputs, changelogs, tuple(lost), commit_id or 0, refusal)
 

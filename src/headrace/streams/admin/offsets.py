@@ -153,7 +153,7 @@ class GroupOffsets:
 
     def refuse_changes(self) -> None:
         """Raise if an unfinished reset, changelog restore or backfill owns these offsets."""
-        marked = sorted(tp for tp, found in self.inputs.items() if found.is_marked)
+        marked = sorted(tp for tp, one in self.inputs.items() if one.is_marked)
         if marked:
             raise ResetRefusedError(
                 f"a reset of {self.group}, or headrace changelog restore-from-local, is not "
@@ -230,20 +230,20 @@ def _span(first: int, last: int) -> str:
 class MovePlan:
     """Plan of offset changes, with the offsets that were found before."""
 
-    found: GroupOffsets
+    group_offsets: GroupOffsets
     moves: tuple[OffsetChange, ...]
 
     @classmethod
     def of(
-        cls, found: GroupOffsets, wanted: Wanted, since: Mapping[TopicPartition, int]
+        cls, group_offsets: GroupOffsets, wanted: Wanted, since: Mapping[TopicPartition, int]
     ) -> MovePlan:
         """Plan the moves; `since` has the first offset at or after each requested time."""
-        unknown = sorted(wanted.keys() - found.inputs.keys())
+        unknown = sorted(wanted.keys() - group_offsets.inputs.keys())
         if unknown:
-            found.chosen(unknown[0].topic, [unknown[0].partition])
+            group_offsets.chosen(unknown[0].topic, [unknown[0].partition])
         moves = []
         for tp, target in wanted.items():
-            there = found.inputs[tp]
+            there = group_offsets.inputs[tp]
             to = {"earliest": there.begin, "latest": there.end, "offset": target.number}
             offset = since[tp] if target.kind == "time" else to[target.kind]
             if not there.begin <= offset <= there.end:
@@ -252,7 +252,7 @@ class MovePlan:
                     f"follows its last record, and not {offset}; nothing was set"
                 )
             moves.append(OffsetChange(there, offset))
-        return cls(found, tuple(moves))
+        return cls(group_offsets, tuple(moves))
 
     @property
     def offsets(self) -> Offsets:
@@ -262,21 +262,21 @@ class MovePlan:
     def left_without(self) -> list[TopicPartition]:
         """Inputs of stateful tasks that still lack an offset, so that a start is refused."""
         moved = {move.input.tp for move in self.moves}
-        others = {tp: one for tp, one in self.found.inputs.items() if tp not in moved}
+        others = {tp: one for tp, one in self.group_offsets.inputs.items() if tp not in moved}
         lacking = (p for p, one in others.items() if one.processed_to is None)
         return sorted(p for p in lacking if others[p].counted and others[p].has_begun)
 
     def is_still(self, later: MovePlan) -> bool:
         """Return whether a later plan found the same state, apart from new records in inputs."""
-        return self._found() == later._found()
+        return self._state() == later._state()
 
-    def _found(self) -> tuple[object, ...]:
+    def _state(self) -> tuple[object, ...]:
         inputs = tuple((m.input.tp, m.input.topic_id, m.input.committed) for m in self.moves)
-        return self.found.members, self.found.backfill, inputs
+        return self.group_offsets.members, self.group_offsets.backfill, inputs
 
     def refuse_unasked(self, *, again: bool, left_out: bool) -> None:
         """Raise if exactly-once would count records twice or skip them without consent."""
-        if not self.found.exactly_once:
+        if not self.group_offsets.exactly_once:
             return
         repeated = [str(m.input.tp) for m in self.moves if m.again or m.may_repeat]
         if repeated and not again:
@@ -295,7 +295,7 @@ class MovePlan:
 
 
 def lines(plan: MovePlan) -> Iterator[str]:
-    yield f"Offsets of the group {plan.found.group}:"
+    yield f"Offsets of the group {plan.group_offsets.group}:"
     for move in plan.moves:
         yield f"  {move}"
     yield "State, internal topics and all other offsets stay as they are."
@@ -305,11 +305,11 @@ def lines(plan: MovePlan) -> Iterator[str]:
         yield f"{names} still {has} no offset, although the state includes their records."
 
 
-def listing(found: GroupOffsets) -> Iterator[str]:
-    members = len(found.members)
-    yield f"Group {found.group}, {members or 'no'} member{'' if members == 1 else 's'}"
+def listing(group_offsets: GroupOffsets) -> Iterator[str]:
+    members = len(group_offsets.members)
+    yield f"Group {group_offsets.group}, {members or 'no'} member{'' if members == 1 else 's'}"
     rows = [("task", "partition", "committed", "begin", "end", "left", "")]
-    for input_ in sorted(found.inputs.values(), key=lambda i: (i.task, i.tp)):
+    for input_ in sorted(group_offsets.inputs.values(), key=lambda i: (i.task, i.tp)):
         committed = "none" if input_.committed is None else str(input_.committed.offset)
         to = input_.processed_to
         left = "?" if to is None else str(input_.end - max(to, input_.begin))
@@ -318,10 +318,10 @@ def listing(found: GroupOffsets) -> Iterator[str]:
             (str(input_.task), tp, committed, str(input_.begin), str(input_.end), left, input_.note)
         )
     yield from _columns(rows)
-    for name in found.missing:
+    for name in group_offsets.missing:
         yield f"{name} does not exist"
-    if found.backfill is not None:
-        yield f"backfill {found.backfill.id} is {found.backfill.state}"
+    if group_offsets.backfill is not None:
+        yield f"backfill {group_offsets.backfill.id} is {group_offsets.backfill.state}"
 
 
 def _columns(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
@@ -433,8 +433,8 @@ class InputOffsets:
     def carry_out(self, plan: MovePlan, plan_again: Callable[[], MovePlan]) -> None:
         """Set the offsets of a confirmed plan; `plan_again` plans again, to detect changes."""
         later = plan_again()
-        refuse_members(self._group, later.found.members)
-        later.found.refuse_changes()
+        refuse_members(self._group, later.group_offsets.members)
+        later.group_offsets.refuse_changes()
         if not plan.is_still(later):
             raise changed_since(self._group, nothing_was="set")
         self.commit(plan.offsets)
@@ -466,7 +466,7 @@ class SkipPlan:
         next_offset: the offset of the next record that the group would read.
     """
 
-    found: GroupOffsets
+    group_offsets: GroupOffsets
     input: Input
     offset: int
     next_offset: int
@@ -553,7 +553,7 @@ def _require_space(plan: SkipPlan) -> None:
 
 def carry_out_skip(work: InputOffsets, plan: SkipPlan, later: SkipPlan) -> None:
     """Commit a confirmed plan if `later`, which was planned again, is the same."""
-    refuse_members(plan.found.group, later.found.members)
+    refuse_members(plan.group_offsets.group, later.group_offsets.members)
     if (plan.committed, plan.input.committed) != (later.committed, later.input.committed):
         raise ResetRefusedError(
             f"the offset of {plan.input.tp} has changed since the plan was made; nothing was "

@@ -170,12 +170,12 @@ def leads_of(
 ) -> dict[int, str]:
     """Prefer an assigned topic: after a rolling upgrade the group keeps the previous version's."""
     assigned = {tp.topic for tps in members.values() for tp in tps}
-    partitions_found = {}
+    leads = {}
     for plan in plans:
         lead = plan.subscribed_topic(partitions)
-        kept = [topic for topic in plan.topics.all_sources if topic in assigned]
-        partitions_found[plan.id] = lead if lead in kept or not kept else kept[0]
-    return partitions_found
+        present = [topic for topic in plan.topics.all_sources if topic in assigned]
+        leads[plan.id] = lead if lead in present or not present else present[0]
+    return leads
 
 
 def owner_of(

@@ -416,9 +416,9 @@ class ResetPlan:
 
     def is_still(self, later: ResetPlan) -> bool:
         """Return whether a later plan found the same state, apart from new records in inputs."""
-        return self._found() == later._found()
+        return self._state() == later._state()
 
-    def _found(self) -> tuple[object, ...]:
+    def _state(self) -> tuple[object, ...]:
         moved = tuple((move.tp, move.committed) for move in self.moves)
         topics = self.repartitions, self.doomed, self.missing
         return self.members, moved, topics, self.unfinished, self.backfill

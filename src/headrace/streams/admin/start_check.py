@@ -29,6 +29,7 @@ from headrace.streams.kafka.protocols import (
     Consumer,
     Log,
     OffsetClient,
+    Offsets,
     TopicDescription,
     TopicPartition,
 )
@@ -157,9 +158,6 @@ class CommittedRecords:
 # are logged instead of raised.
 
 
-Found = dict[TopicPartition, CommittedOffset]
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class _Task:
     """Task with its inputs, including topics that are not created yet."""
@@ -168,8 +166,8 @@ class _Task:
     partition: int
     inputs: tuple[TopicPartition, ...]
 
-    def committed(self, found: Found) -> dict[TopicPartition, CommittedOffset | None]:
-        return {tp: found.get(tp) for tp in self.inputs}
+    def committed(self, offsets: Offsets) -> dict[TopicPartition, CommittedOffset | None]:
+        return {tp: offsets.get(tp) for tp in self.inputs}
 
     @property
     def changelogs(self) -> list[TopicPartition]:
@@ -187,8 +185,8 @@ class _ProvenTasks:
     tasks: frozenset[_Task]
     subs: frozenset[int]
 
-    def of(self, tasks: Iterable[_Task], found: Found) -> list[_Task]:
-        silent = {t.plan.id for t in tasks if not _has_progress(t.plan, found)}
+    def of(self, tasks: Iterable[_Task], offsets: Offsets) -> list[_Task]:
+        silent = {t.plan.id for t in tasks if not _has_progress(t.plan, offsets)}
         return [t for t in tasks if t in self.tasks or t.plan.id in silent & self.subs]
 
 
@@ -247,10 +245,10 @@ class LostGroup:
             self._meet(admin, lost, tps, topics)
         return frozenset(tps)
 
-    def _lost(self, tasks: Iterable[_Task], found: Found) -> Lost:
+    def _lost(self, tasks: Iterable[_Task], offsets: Offsets) -> Lost:
         lost = {}
         for task in tasks:
-            inputs = lost_inputs(task.committed(found), self._of(task))
+            inputs = lost_inputs(task.committed(offsets), self._of(task))
             if inputs:
                 lost[task] = inputs
         return lost
@@ -261,16 +259,20 @@ class LostGroup:
     # -- proof that tasks have committed -------------------------------------------------------
 
     def _shown(
-        self, admin: AdminClient, lost: Lost, found: Found, topics: Mapping[str, TopicDescription]
+        self,
+        admin: AdminClient,
+        lost: Lost,
+        offsets: Offsets,
+        topics: Mapping[str, TopicDescription],
     ) -> _ProvenTasks:
         tasks = [task for task in lost if self._counted[task.plan.id]]
-        shown = {t for t in tasks if has_run(t.committed(found)) and self._of(t).has_state}
+        shown = {t for t in tasks if has_run(t.committed(offsets)) and self._of(t).has_state}
         written = {
             task.plan.id: partitions_of(task.plan.topics.repartition_sinks, topics)
             for task in tasks
-            if not _has_progress(task.plan, found)
+            if not _has_progress(task.plan, offsets)
         }
-        subs = {sub for sub, to in written.items() if any(map(_has_read, _at(to, found)))}
+        subs = {sub for sub, to in written.items() if any(map(_has_read, _at(to, offsets)))}
         changelogs = {
             task: {tp for tp in task.changelogs if _is_there(tp, topics)}
             for task in tasks
@@ -340,18 +342,18 @@ def _is_there(tp: TopicPartition, topics: Mapping[str, TopicDescription]) -> boo
     return tp.topic in topics and tp.partition < topics[tp.topic].partitions
 
 
-def _is_marked(found: Found) -> bool:
+def _is_marked(offsets: Offsets) -> bool:
     """Return whether a reset or a changelog restore is unfinished; each task reports it itself."""
-    return any(c.metadata.startswith((RESET_MARK, CHANGELOG_MARK)) for c in found.values())
+    return any(c.metadata.startswith((RESET_MARK, CHANGELOG_MARK)) for c in offsets.values())
 
 
-def _has_progress(sub: SubPlan, found: Found) -> bool:
+def _has_progress(sub: SubPlan, offsets: Offsets) -> bool:
     topics = set(sub.topics.all_sources)
-    return has_run({tp: c for tp, c in found.items() if tp.topic in topics})
+    return has_run({tp: c for tp, c in offsets.items() if tp.topic in topics})
 
 
-def _at(tps: Iterable[TopicPartition], found: Found) -> Iterator[CommittedOffset]:
-    return (found[tp] for tp in tps if tp in found)
+def _at(tps: Iterable[TopicPartition], offsets: Offsets) -> Iterator[CommittedOffset]:
+    return (offsets[tp] for tp in tps if tp in offsets)
 
 
 def _has_read(offset: CommittedOffset) -> bool:
@@ -495,9 +497,9 @@ class StartCheck:
         topics = admin.describe(dict.fromkeys(name for some in inputs.values() for name in some))
         committed = self._offsets.committed_at(self._group, partitions_of(topics, topics))
         texts: dict[str, list[str]] = {}
-        for tp, found in committed.items():
-            if found.metadata and not found.metadata.startswith(RESET_MARK):
-                texts.setdefault(tp.topic, []).append(found.metadata)
+        for tp, offset in committed.items():
+            if offset.metadata and not offset.metadata.startswith(RESET_MARK):
+                texts.setdefault(tp.topic, []).append(offset.metadata)
         return texts
 
     @staticmethod

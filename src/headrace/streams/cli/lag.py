@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from headrace.streams.kafka.protocols import Member
 
 
-def missing_lines(found: Overview) -> Iterator[str]:
-    for name in found.missing:
-        yet = " yet; the next start creates it" if name in found.unmade else ""
+def missing_lines(overview: Overview) -> Iterator[str]:
+    for name in overview.missing:
+        yet = " yet; the next start creates it" if name in overview.unmade else ""
         yield f"Topic {name} does not exist{yet}."
 
 
@@ -54,10 +54,10 @@ def inspector(target: str, settings: dict[str, Any]) -> Callable[[], Overview]:
     return lambda: inspect(config.application_id, app.plans, cluster)
 
 
-def head_line(found: Overview) -> str:
-    count = len(found.group.members)
+def head_line(overview: Overview) -> str:
+    count = len(overview.group.members)
     workers = f"{count} worker{'' if count == 1 else 's'}"
-    return f"{found.application_id}: {found.group.state}, {workers}"
+    return f"{overview.application_id}: {overview.group.state}, {workers}"
 
 
 def task_cells(task: TaskView) -> tuple[str, str, str, str]:
@@ -84,16 +84,16 @@ def lag(
     code is 4 if an input topic does not exist.
     """
     with cli_errors():
-        found = inspector(target, settings)()
+        overview = inspector(target, settings)()
         if as_json:
-            click.echo(json.dumps(_lag_document(found)))
+            click.echo(json.dumps(_lag_document(overview)))
         else:
-            _print_head(found)
-            show(_partition_table(found.inputs) if each else _topic_table(found.inputs))
-            rest = " of the existing topics" if found.lost else ""
-            click.echo(f"Lag{rest}: {found.lag:,}")
-        require_topics(found.lost)
-        if above is not None and found.lag > above:
+            _print_head(overview)
+            show(_partition_table(overview.inputs) if each else _topic_table(overview.inputs))
+            rest = " of the existing topics" if overview.lost else ""
+            click.echo(f"Lag{rest}: {overview.lag:,}")
+        require_topics(overview.lost)
+        if above is not None and overview.lag > above:
             sys.exit(1)
 
 
@@ -107,21 +107,21 @@ def tasks(target: str, *, as_json: bool, settings: dict[str, Any]) -> None:
     The exit code is 4 if an input topic does not exist.
     """
     with cli_errors():
-        found = inspector(target, settings)()
+        overview = inspector(target, settings)()
         if as_json:
-            click.echo(json.dumps(_tasks_document(found)))
+            click.echo(json.dumps(_tasks_document(overview)))
         else:
-            _print_head(found)
-            show(_task_table(found.tasks))
-        require_topics(found.lost)
+            _print_head(overview)
+            show(_task_table(overview.tasks))
+        require_topics(overview.lost)
 
 
-def _print_head(found: Overview) -> None:
-    click.echo(head_line(found))
-    for line in missing_lines(found):
+def _print_head(overview: Overview) -> None:
+    click.echo(head_line(overview))
+    for line in missing_lines(overview):
         click.echo(line)
-    idle = found.without_worker()
-    if idle and found.group.members:
+    idle = overview.without_worker()
+    if idle and overview.group.members:
         click.echo(f"Tasks without a worker: {', '.join(map(str, idle))}")
 
 
@@ -159,9 +159,9 @@ def _host(member: Member) -> str:
     return member.host.removeprefix("/")
 
 
-def _lag_document(found: Overview) -> dict[str, Any]:
+def _lag_document(overview: Overview) -> dict[str, Any]:
     return {
-        **_head(found),
+        **_head(overview),
         "inputs": [
             {
                 "task": str(one.task),
@@ -172,14 +172,14 @@ def _lag_document(found: Overview) -> dict[str, Any]:
                 "end": one.end,
                 "lag": one.lag,
             }
-            for one in found.inputs
+            for one in overview.inputs
         ],
     }
 
 
-def _tasks_document(found: Overview) -> dict[str, Any]:
+def _tasks_document(overview: Overview) -> dict[str, Any]:
     return {
-        **_head(found),
+        **_head(overview),
         "tasks": [
             {
                 "task": str(task.id),
@@ -187,17 +187,17 @@ def _tasks_document(found: Overview) -> dict[str, Any]:
                 "host": None if task.member is None else _host(task.member),
                 "lag": task.lag,
             }
-            for task in found.tasks
+            for task in overview.tasks
         ],
     }
 
 
-def _head(found: Overview) -> dict[str, Any]:
+def _head(overview: Overview) -> dict[str, Any]:
     return {
-        "application": found.application_id,
-        "state": found.group.state,
-        "workers": [member.id for member in found.group.members],
-        "missing_topics": list(found.missing),
+        "application": overview.application_id,
+        "state": overview.group.state,
+        "workers": [member.id for member in overview.group.members],
+        "missing_topics": list(overview.missing),
         # The lag of a missing topic is unknown.
-        "lag": None if found.lost else found.lag,
+        "lag": None if overview.lost else overview.lag,
     }

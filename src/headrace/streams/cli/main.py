@@ -119,9 +119,9 @@ def _offered() -> dict[str, EntryPoint]:
     return {one.name: one for one in entry_points(group=GROUP)}
 
 
-def _as_command(name: str, found: object) -> click.Command:
-    assert isinstance(found, click.Command), f"{name} is not a click command"
-    return found
+def _as_command(name: str, loaded: object) -> click.Command:
+    assert isinstance(loaded, click.Command), f"{name} is not a click command"
+    return loaded
 
 
 def _loaded(offered: EntryPoint) -> click.Command:

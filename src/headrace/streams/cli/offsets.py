@@ -207,8 +207,8 @@ def skip(
         if show:
             form = known.form(tp.topic, None, None)
             click.echo(f"  {line_of(message, form, frozenset(FIELDS))}")
-        click.echo(f"Offset of the group {plan.found.group}:\n  {plan}")
-        found = plan.found
+        click.echo(f"Offset of the group {plan.group_offsets.group}:\n  {plan}")
+        found = plan.group_offsets
         if consent.is_given(lambda: refuse_members(found.group, found.members)):
             carry_out_skip(work, plan, plan_skip(work, tp, offset, first_from))
             reader.close()
@@ -357,14 +357,14 @@ def _next_step(plan: MovePlan) -> str:
     names = ", ".join(map(str, plan.left_without))
     if not names:
         return "The application can be started."
-    if plan.found.exactly_once:
+    if plan.group_offsets.exactly_once:
         return f"A start is refused until {names} have offsets, too."
     return f"A start reads {names} from the position of auto.offset.reset."
 
 
 def _refuse(plan: MovePlan, *, again: bool, left_out: bool) -> None:
-    refuse_members(plan.found.group, plan.found.members)
-    plan.found.refuse_changes()
+    refuse_members(plan.group_offsets.group, plan.group_offsets.members)
+    plan.group_offsets.refuse_changes()
     plan.refuse_unasked(again=again, left_out=left_out)
 
 

@@ -157,29 +157,29 @@ def _part(document: Any, serde: Serde[Any], name: str) -> bytes | None:
         ) from error
 
 
-def _timestamp(found: object) -> int | None:
-    if found is None or (isinstance(found, int) and not isinstance(found, bool) and found >= 0):
-        return found
+def _timestamp(value: object) -> int | None:
+    if value is None or (isinstance(value, int) and not isinstance(value, bool) and value >= 0):
+        return value
     try:
-        if isinstance(found, str):
-            time = datetime.fromisoformat(found)
+        if isinstance(value, str):
+            time = datetime.fromisoformat(value)
             return round((time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp() * 1000)
     except ValueError:
         pass
     raise _ReasonError(
-        f"timestamp is {found!r}. Write milliseconds since 1970, or a time such as "
+        f"timestamp is {value!r}. Write milliseconds since 1970, or a time such as "
         '"2026-01-31T09:00:00Z"'
     )
 
 
-def _partition(found: object) -> int | None:
-    if found is None or (isinstance(found, int) and not isinstance(found, bool) and found >= 0):
-        return found
-    raise _ReasonError(f"partition is {found!r}. Write a number from 0")
+def _partition(value: object) -> int | None:
+    if value is None or (isinstance(value, int) and not isinstance(value, bool) and value >= 0):
+        return value
+    raise _ReasonError(f"partition is {value!r}. Write a number from 0")
 
 
-def _headers(found: object) -> Headers:
-    pairs: Any = found.items() if isinstance(found, dict) else (found or [])
+def _headers(value: object) -> Headers:
+    pairs: Any = value.items() if isinstance(value, dict) else (value or [])
     try:
         return tuple(
             (_header_name(name), None if text is None else _header_bytes(text))
@@ -191,12 +191,12 @@ def _headers(found: object) -> Headers:
         ) from error
 
 
-def _header_name(found: object) -> str:
-    return _header_bytes(found).decode(errors="surrogateescape")
+def _header_name(value: object) -> str:
+    return _header_bytes(value).decode(errors="surrogateescape")
 
 
-def _header_bytes(found: object) -> bytes:
-    return to_bytes(found if isinstance(found, dict) else str(found), bytes_serde)
+def _header_bytes(value: object) -> bytes:
+    return to_bytes(value if isinstance(value, dict) else str(value), bytes_serde)
 
 
 def record_line(

@@ -354,5 +354,5 @@ class _Served:
             left = None if left is None else left - len(page["rows"])
 
 
-def _bare(found: Document) -> Document:
-    return {name: found[name] for name in ("key", "value", "timestamp", "partition")}
+def _bare(document: Document) -> Document:
+    return {name: document[name] for name in ("key", "value", "timestamp", "partition")}

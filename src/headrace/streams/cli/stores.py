@@ -245,11 +245,11 @@ def list_stores(where: Where, *, as_json: bool) -> None:
         sys.exit(1)
 
 
-def _show_stores(found: list[Document]) -> None:
+def _show_stores(stores: list[Document]) -> None:
     table = columns(
         "STORE", "KIND", "KEY", "VALUE", "PARTITION", "OFFSET", "ROWS", numbers=("OFFSET",)
     )
-    for one in found:
+    for one in stores:
         positions = one["positions"]
         rows = "none here" if one["rows"] is None else f"~{one['rows']:,}"
         if one["in_memory"] and one["rows"] is None:

@@ -81,15 +81,15 @@ class ServedSnapshot:
         if before is None:
             return {}
         then = {task.id: (before.at_s - task.report_age_seconds, task) for task in before.tasks}
-        found = {}
+        rates = {}
         for task in self.tasks:
             was_s, was = then.get(task.id, (0.0, None))
             span_s = self.at_s - task.report_age_seconds - was_s
             if was is None or was.worker != task.worker or task.committed < was.committed:
                 continue
             if span_s > 0:
-                found[task.id] = (task.committed - was.committed) / span_s
-        return found
+                rates[task.id] = (task.committed - was.committed) / span_s
+        return rates
 
 
 class Served:
@@ -231,12 +231,12 @@ _Given = TypeVar("_Given", contravariant=True)
 class ClusterSnapshot:
     """Snapshot of an application, read from the cluster."""
 
-    found: Overview
+    overview: Overview
     at_s: float
 
     @property
     def reached(self) -> dict[TopicPartition, int]:
-        inputs = self.found.inputs
+        inputs = self.overview.inputs
         return {one.tp: one.committed for one in inputs if one.committed is not None}
 
     def rates(self, before: ClusterSnapshot | None) -> Mapping[TopicPartition, float]:
@@ -294,7 +294,7 @@ def top(
         inspect = inspector(target, settings)
         last = _go_on(lambda: ClusterSnapshot(inspect(), time.monotonic()), shown, every_s, times)
         if times is not None and last is not None:
-            require_topics(last.found.lost)
+            require_topics(last.overview.lost)
 
 
 class _Formatter(Protocol[_Given]):
@@ -322,13 +322,13 @@ def _go_on(
 
 
 def shown(seen: ClusterSnapshot, before: ClusterSnapshot | None, *, rows_max: int) -> Group:
-    found, rates = seen.found, seen.rates(before)
-    head = f"{head_line(found)}, lag {found.lag:,}{_rate(rates)}"
-    tasks = sorted(found.tasks, key=lambda task: (-task.lag, task.id))
-    missing = [Text(line) for line in missing_lines(found)]
+    overview, rates = seen.overview, seen.rates(before)
+    head = f"{head_line(overview)}, lag {overview.lag:,}{_rate(rates)}"
+    tasks = sorted(overview.tasks, key=lambda task: (-task.lag, task.id))
+    missing = [Text(line) for line in missing_lines(overview)]
     table = _table(tasks[:rows_max], rates)
     more = _omitted(len(tasks) - rows_max)
-    return Group(Text(head), *missing, *_skew_lines(found.skews()), table, *more)
+    return Group(Text(head), *missing, *_skew_lines(overview.skews()), table, *more)
 
 
 def _table(tasks: list[TaskView], rates: Mapping[TopicPartition, float]) -> Table:

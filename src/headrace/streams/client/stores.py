@@ -109,8 +109,8 @@ class Connection:
         Raises:
             QueryError: no host answers.
         """
-        found = self._client.ask(None, "", {})
-        return tuple((found or {}).get("stores", ()))
+        document = self._client.ask(None, "", {})
+        return tuple((document or {}).get("stores", ()))
 
     def forget(self) -> None:
         """Accept older answers again, as after `headrace reset`."""
@@ -174,10 +174,10 @@ class RemoteStore(Generic[K, V]):
         given = {**_key(key), "as_of": _time(as_of)}
         if as_of is None and len(given["key"] or "") > KEY_IN_ADDRESS_MAX:
             return next(self._rows_of([to_document(key)]))
-        found = self._client.ask(self.name, "get", given)
-        if found is not None and "rows" in found:
+        document = self._client.ask(self.name, "get", given)
+        if document is not None and "rows" in document:
             raise self._wrong_kind("get")
-        return None if found is None else self._row(found)
+        return None if document is None else self._row(document)
 
     def get(self, key: K, *, as_of: Time | None = None) -> V | None:
         """Return the value of a key, or None."""
@@ -195,11 +195,11 @@ class RemoteStore(Generic[K, V]):
 
     def get_many(self, keys: Iterable[K]) -> list[V | None]:
         """Return the values of keys in order, with None for each missing key."""
-        found: list[V | None] = []
+        values: list[V | None] = []
         given = iter(keys)
         while some := [to_document(key) for key in islice(given, KEYS_MAX)]:
-            found += [None if row is None else row.value for row in self._rows_of(some)]
-        return found
+            values += [None if row is None else row.value for row in self._rows_of(some)]
+        return values
 
     def _rows_of(self, documents: list[Any]) -> Iterator[StoreRow[K, V] | None]:
         body = msgspec.json.encode({"keys": documents})
@@ -281,8 +281,8 @@ class RemoteStore(Generic[K, V]):
         return self._counted(exact=False)
 
     def _counted(self, *, exact: bool) -> int:
-        found = self._client.ask(self.name, "count", {"exact": "true" if exact else None})
-        return int((found or {})["count"])
+        document = self._client.ask(self.name, "count", {"exact": "true" if exact else None})
+        return int((document or {})["count"])
 
     def changes(
         self,
@@ -322,8 +322,8 @@ class RemoteStore(Generic[K, V]):
             start=start,
             position=position,
             snapshot=snapshot,
-            read=lambda found: self._converted(
-                found, has_windows=self._has_windows(), is_deleted=found.get("deleted")
+            read=lambda document: self._converted(
+                document, has_windows=self._has_windows(), is_deleted=document.get("deleted")
             ),
         )
 
@@ -347,14 +347,14 @@ class RemoteStore(Generic[K, V]):
         left = limit
         while left is None or left > 0:
             size = str(PAGE_ROWS if left is None else min(left, PAGE_ROWS))
-            found = self._client.ask(self.name, path, {**given, "limit": size, "after": after})
-            if found is None or "rows" not in found:
+            document = self._client.ask(self.name, path, {**given, "limit": size, "after": after})
+            if document is None or "rows" not in document:
                 raise self._wrong_kind(method)
-            yield [self._row(row, has_windows=has_windows) for row in found["rows"]]
-            after = found["after"]
+            yield [self._row(row, has_windows=has_windows) for row in document["rows"]]
+            after = document["after"]
             if after is None:
                 return
-            left = None if left is None else left - len(found["rows"])
+            left = None if left is None else left - len(document["rows"])
 
     def _has_windows(self) -> bool:
         return self._client.kind_of(self.name) in ("window", "session")
@@ -367,19 +367,19 @@ class RemoteStore(Generic[K, V]):
     def _wrong_kind(self, method: str) -> WrongQueryError:
         return self._refusal(method) or WrongQueryError(f"store {self.name!r} has no {method}")
 
-    def _row(self, found: Mapping[str, Any], *, has_windows: bool = False) -> StoreRow[K, V]:
-        key, value = self._converted(found, has_windows=has_windows)
+    def _row(self, document: Mapping[str, Any], *, has_windows: bool = False) -> StoreRow[K, V]:
+        key, value = self._converted(document, has_windows=has_windows)
         return StoreRow(
             key=cast(K, key),
             value=cast(V, value),
-            timestamp=found["timestamp"],
-            partition=found["partition"],
+            timestamp=document["timestamp"],
+            partition=document["partition"],
         )
 
     def _converted(
-        self, found: Mapping[str, Any], *, has_windows: bool, is_deleted: bool | None = False
+        self, document: Mapping[str, Any], *, has_windows: bool, is_deleted: bool | None = False
     ) -> tuple[Any, V | None]:
-        key, value = found["key"], found["value"]
+        key, value = document["key"], document["value"]
         try:
             if has_windows:
                 window = Window(key["window"]["start_ms"], key["window"]["end_ms"])

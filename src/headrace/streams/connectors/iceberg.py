@@ -52,12 +52,12 @@ def load_bounded(given: str | Mapping[str, str], timeout_s: float) -> Any:
     name = name or properties.pop("name", None)
     config = Config()
     named = name or config.get_default_catalog_name()
-    whole: Any = merge_config(config.get_catalog_config(named) or {}, properties)
-    kind = whole.get("type") or None
-    if "py-catalog-impl" not in whole and isinstance(whole.get("uri"), str):
-        kind = kind or infer_catalog_type(named, whole)
+    merged: Any = merge_config(config.get_catalog_config(named) or {}, properties)
+    kind = merged.get("type") or None
+    if "py-catalog-impl" not in merged and isinstance(merged.get("uri"), str):
+        kind = kind or infer_catalog_type(named, merged)
         if kind in (CatalogType.REST, CatalogType.REST.value):
-            return _bounded(timeout_s)(named, **_without_line_ends(whole))
+            return _bounded(timeout_s)(named, **_without_line_ends(merged))
     return load_catalog(name, **properties)
 
 

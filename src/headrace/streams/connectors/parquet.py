@@ -113,7 +113,7 @@ class ParquetSink:
     def open(self, name: str, /) -> _ParquetConnection:
         """Check that the location exists or can be created."""
         require("pyarrow.parquet", "ParquetSink", "parquet")
-        location = self._location or self._found()
+        location = self._location or self._make_location()
         location.prepare()
         self._location = location
         rows = ArrowRows(self._columns)
@@ -121,7 +121,7 @@ class ParquetSink:
             location, name, rows, self._compression, self.batching, self._path
         )
 
-    def _found(self) -> Location:
+    def _make_location(self) -> Location:
         is_url = "://" in self._path
         if self._store is None and not is_url:
             return Directory(Path(self._path))

@@ -32,7 +32,7 @@ class GroupWatch:
         self._config = config
         self._groups = tuple(groups)
         self._tps: tuple[TopicPartition, ...] = ()
-        self._found: dict[tuple[str, TopicPartition], int] = {}
+        self._offsets: dict[tuple[str, TopicPartition], int] = {}
         self._lock = threading.Lock()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="headrace-groups", daemon=True)
@@ -43,9 +43,9 @@ class GroupWatch:
         if self._groups and not self._thread.is_alive():
             self._thread.start()
 
-    def found(self) -> dict[tuple[str, TopicPartition], int]:
+    def offsets(self) -> dict[tuple[str, TopicPartition], int]:
         with self._lock:
-            return dict(self._found)
+            return dict(self._offsets)
 
     def close(self) -> None:
         self._ended.set()
@@ -66,7 +66,7 @@ class GroupWatch:
                     continue
                 logged.pop(name, None)
                 with self._lock:
-                    self._found |= {(name, p): found.offset for p, found in offsets.items()}
+                    self._offsets |= {(name, p): one.offset for p, one in offsets.items()}
             self._ended.wait(_POLL_S)
         for reader in readers.values():
             reader.close()
@@ -162,8 +162,8 @@ class Mover:
                 f"({', '.join(sorted(topics)) or 'none yet'}) in {where}. Correct the group, or "
                 "name it in --groups of the mirror."
             )
-        whole = {topics[tp.topic] for tp in committed}
-        table = read_table(self._target, table_of(self._name), whole=whole)
+        names = {topics[tp.topic] for tp in committed}
+        table = read_table(self._target, table_of(self._name), all_segments_of=names)
         moves = [self._moved(table, topics, p, at) for p, at in sorted(committed.items())]
         return GroupMove(group, *self._names, tuple(moves), self._source is None)
 

@@ -363,7 +363,7 @@ class MirrorSession:
         return bool(
             self._rows
             or self._reader.positions != self._committed
-            or self._groups.found() != self._groups_written
+            or self._groups.offsets() != self._groups_written
         )
 
     def _commit_if_needed(self) -> None:
@@ -392,7 +392,7 @@ class MirrorSession:
                 segments = joined(done.runs[tp], span[0])
                 self._expected[tp] = span[1] + 2  # after the transaction's marker
             self._rows += self._table.blocks[tp].advance(tp, to, segments)
-        seen = self._groups.found()
+        seen = self._groups.offsets()
         self._rows += [
             group_row(group, tp, offset)
             for (group, tp), offset in seen.items()

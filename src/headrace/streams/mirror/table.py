@@ -211,23 +211,23 @@ class Table:
     """Content of a mirror's table.
 
     Args:
-        whole: topics whose segments are all kept, to translate offsets.
+        all_segments_of: topics whose segments are all kept, to translate offsets.
     """
 
-    def __init__(self, whole: Iterable[str] = ()) -> None:
+    def __init__(self, all_segments_of: Iterable[str] = ()) -> None:
         self.owner: str | None = None
         self.topics: dict[str, Mirrored] = {}
         self.coming: dict[str, frozenset[str]] = {}
         self.blocks: dict[TopicPartition, Blocks] = {}
         self.groups: dict[str, dict[TopicPartition, int]] = {}
-        self._whole = frozenset(whole)
+        self._all_segments_of = frozenset(all_segments_of)
         self._segments: dict[TopicPartition, dict[int, list[Segment]]] = {}
         self._ends: dict[TopicPartition, dict[int, int]] = {}
 
     @classmethod
-    def of(cls, rows: Iterable[Row], *, whole: Iterable[str] = ()) -> Table:
+    def of(cls, rows: Iterable[Row], *, all_segments_of: Iterable[str] = ()) -> Table:
         """Parse rows; the last row of a key counts."""
-        table = cls(whole)
+        table = cls(all_segments_of)
         for key, value in rows:
             table._take(json.loads(key), None if value is None else json.loads(value))
         for tp, ends in table._ends.items():
@@ -267,7 +267,7 @@ class Table:
         there = self.blocks.setdefault(tp, Blocks())
         if number >= there.number:
             there.position, there.number, there.last = value["to"], number, segments
-        if tp.topic in self._whole:
+        if tp.topic in self._all_segments_of:
             self._segments.setdefault(tp, {})[number] = segments
 
 

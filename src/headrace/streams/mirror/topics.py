@@ -315,11 +315,11 @@ class MirrorTopics:
         return Pair(topic.name, topic.partitions, there.max_message_bytes or MESSAGE_MAX, mirrored)
 
 
-def read_table(side: Side, topic: str, *, whole: Iterable[str] = ()) -> Table:
-    """Read a table to its end; all segments of the topics in `whole` are kept."""
+def read_table(side: Side, topic: str, *, all_segments_of: Iterable[str] = ()) -> Table:
+    """Read a table to its end; all segments of the topics in `all_segments_of` are kept."""
     tp = TopicPartition(topic, 0)
     begins, ends = side.cluster.start_offsets([tp]), side.cluster.stable_offsets([tp])
-    return Table.of(rows_of(side.reading, begins, ends), whole=whole)
+    return Table.of(rows_of(side.reading, begins, ends), all_segments_of=all_segments_of)
 
 
 def require_table(side: Side, name: str) -> Table:

@@ -92,12 +92,12 @@ class Scan:
 
     def piece(self, rows: CommittedStore, partition: int) -> tuple[list[ScannedRow], bytes | None]:
         """Return selected rows, and the sort key to continue after, or None at the end."""
-        rows_found = list(islice(self._rows(rows), PIECE_ROWS))
-        last = rows_found[-1][0] if len(rows_found) == PIECE_ROWS else None
+        page = list(islice(self._rows(rows), PIECE_ROWS))
+        last = page[-1][0] if len(page) == PIECE_ROWS else None
         keep = self.keep
         steps = [
             ScannedRow(sort, partition, key, row)
-            for sort, key, row in rows_found
+            for sort, key, row in page
             if row is not None and (keep is None or keep(key))
         ]
         return steps, last

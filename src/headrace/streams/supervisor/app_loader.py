@@ -71,13 +71,13 @@ def load_app(target: str, beside: Mapping[str, Any] = _NOTHING) -> KafkaStreams:
     """
     module, path = _halves(target, "an application", "module:attribute, such as word_count:app")
     with loading_of(target, beside):
-        return _as_app(_found(module, path, _AN_APP), target)
+        return _as_app(_attribute(module, path, _AN_APP), target)
 
 
 def load_function(target: str) -> Callable[[], Any]:
     """Import a function without arguments, with the import path of applications."""
     module, path = _halves(target, "a function", "module:function or path/to/file.py:function")
-    function = _found(module, path, "a function without arguments")
+    function = _attribute(module, path, "a function without arguments")
     if not callable(function):
         raise ApplicationError(
             f"{target} is a {type(function).__name__}. Name a function without arguments"
@@ -93,7 +93,7 @@ def _halves(target: str, what: str, how: str) -> tuple[str, str]:
     return module, path
 
 
-def _found(location: str, path: str, what: str) -> object:
+def _attribute(location: str, path: str, what: str) -> object:
     module = _import(location)
     attribute: object = module
     for name in path.split("."):
@@ -110,13 +110,13 @@ def _whose(location: str) -> str:
     return ", which is a module of Python itself (rename your module); it" if is_python_s else ""
 
 
-def _as_app(found: object, target: str) -> KafkaStreams:
+def _as_app(named: object, target: str) -> KafkaStreams:
     from headrace.streams.app import KafkaStreams
 
-    made = found
-    if callable(found):
+    made = named
+    if callable(named):
         try:
-            made = found()
+            made = named()
         except SystemExit as error:
             raise ApplicationError(
                 f"{target} ends the interpreter when it is called (status {_status(error)}). "
@@ -129,7 +129,7 @@ def _as_app(found: object, target: str) -> KafkaStreams:
                 f"{target} cannot be called without arguments ({error}). Name {_AN_APP}"
             ) from error
     if not isinstance(made, KafkaStreams):
-        what = "returned" if callable(found) else "is"
+        what = "returned" if callable(named) else "is"
         raise ApplicationError(
             f"{target} {what} a {type(made).__name__}, not a KafkaStreams. Name {_AN_APP}"
         )

@@ -368,5 +368,5 @@ def _refused(error: Exception) -> Response:
     return _json({"error": str(error), **_details(error)}, code)
 
 
-def _json(found: dict[str, Any], code: int) -> Response:
-    return Response(msgspec.json.encode(found), code, media_type="application/json")
+def _json(document: dict[str, Any], code: int) -> Response:
+    return Response(msgspec.json.encode(document), code, media_type="application/json")

@@ -88,7 +88,7 @@ class PartialAnswer:
     only: frozenset[int]
     host: str
     left: bool
-    found: dict[str, Any]
+    document: dict[str, Any]
     code: int
 
 
@@ -194,7 +194,7 @@ class FanOut:
                     part = self.at(host, self.query, frozenset(), left=False)
                 except QueryError:
                     continue
-                return part.found, part.code
+                return part.document, part.code
             raise error
 
     def _round(
@@ -321,7 +321,7 @@ def _is_silent_still(group: GroupDescription, store: StoreDescriptor, one: Missi
 
 
 def _offset(part: PartialAnswer) -> int:
-    return sum(position["offset"] for position in part.found.get("positions", ()))
+    return sum(position["offset"] for position in part.document.get("positions", ()))
 
 
 def _listed(only: Iterable[int]) -> str:
@@ -410,7 +410,7 @@ class RowsOfHosts:
         for partition in sorted(partitions):
             after: str | None = None
             while True:
-                found = self._piece(partition, after).found
+                found = self._piece(partition, after).document
                 after = found["after"]
                 last = None if after is None else Cursor.of(after).sort
                 yield Piece(partition, found["offset"], found["rows"], last)
@@ -463,7 +463,7 @@ class RoutedStores:
         if spread is None:
             return self._anywhere(queries, self._store, query)
         parts, missing = spread.ask(self._store, spread.others())
-        return {**parts[0].found, **_completeness(parts, missing)}, 200
+        return {**parts[0].document, **_completeness(parts, missing)}, 200
 
     def of_key(self, queries: Queries, query: StoreQuery) -> Answer:
         if query.route == "none" and query.sender is None:
@@ -485,10 +485,12 @@ class RoutedStores:
 
     def _of_key_at(self, spread: Spread, partitions: Iterable[int]) -> Answer:
         parts, missing = spread.ask(self._get, partitions)
-        some = [part for part in parts if not _is_none(part.found)]
+        some = [part for part in parts if not _is_none(part.document)]
         if some:
-            return _without_cursors(some[0].found), some[0].code
-        return {**_without_cursors(parts[0].found), **_completeness(parts, missing)}, parts[0].code
+            return _without_cursors(some[0].document), some[0].code
+        return {**_without_cursors(parts[0].document), **_completeness(parts, missing)}, parts[
+            0
+        ].code
 
     def _of_key_here(self, queries: Queries, query: StoreQuery) -> Answer:
         """Raise NotHereError if another host has the partition of the key."""
@@ -535,7 +537,7 @@ class RoutedStores:
         gone = frozenset[int]().union(*(one.only for one in missing))
         if left and not spread.reader.store.is_placed and spread.partitions > 1:
             answered = [part for part in parts if not part.left]
-            positions = [one for part in answered for one in part.found["positions"]]
+            positions = [one for part in answered for one in part.document["positions"]]
             # A task may have moved to a host that is behind.
             later = replace(spread, query=query.not_before(positions))
             more, others = self._rows_of(
@@ -567,7 +569,7 @@ class RoutedStores:
 
         parts, missing = spread.fan_out(self._many, make).ask(wanted)
         for part in parts:
-            for index, row in zip(meant(part.only), part.found["rows"], strict=True):
+            for index, row in zip(meant(part.only), part.document["rows"], strict=True):
                 rows[index] = rows[index] if row is None else row
         return parts, missing
 
@@ -584,7 +586,7 @@ class RoutedStores:
         if spread is None:
             return self._anywhere(queries, operation, query)
         parts, missing = spread.ask(operation, spread.others())
-        count = sum(part.found["count"] for part in parts)
+        count = sum(part.document["count"] for part in parts)
         return {"count": count, "exact": is_exact, **_completeness(parts, missing)}, 200
 
     def _merged(
@@ -605,10 +607,10 @@ class RoutedStores:
 
         def rows_of(part: PartialAnswer) -> Iterator[tuple[bytes, int, dict[str, Any]]]:
             while True:
-                for row in part.found["rows"]:
+                for row in part.document["rows"]:
                     cursor = Cursor.of(row["after"])
                     yield cursor.sort, cursor.partition, row
-                after = part.found["after"]
+                after = part.document["after"]
                 if after is None:
                     return
                 rest = spread.sent(part.only, part.left, limit=piece, after=after)
@@ -678,7 +680,7 @@ def _completeness(parts: list[PartialAnswer], missing: list[Missing]) -> dict[st
     """Return the positions of all parts, merged by partition, and the missing partitions."""
     positions: dict[int, dict[str, Any]] = {}
     for part in parts:
-        for position in part.found.get("positions", ()):
+        for position in part.document.get("positions", ()):
             # A partition may be queried twice, even on two hosts if its task moved: all rows are
             # at least as recent as the earlier position, and none is newer than the later.
             partition = position["partition"]

@@ -598,7 +598,7 @@ def test_each_attempt_commits_again_what_says_that_the_plan_is_open(
 
     with pytest.raises(BackfillError, match=r"cannot start before.*offsets\.retention\.minutes"):
         hand_over(handed, "partitioned", unit_probe=fail)
-    notes = HandoverTarget.live(handed.application).notes().found
+    notes = HandoverTarget.live(handed.application).notes().notes
     sent: list[Any] = []
     send = TransactionalProducer.send_offsets
 
