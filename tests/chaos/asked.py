@@ -42,7 +42,7 @@ class Answer:
         keys: that were asked for; of a range its first and its last.
         rows: None for each key that has none.
         is_whole: whether there are no more rows behind them.
-        error: what it was refused with, if that is no "ask again later".
+        error: what it was refused with, if that is no "retry later".
     """
 
     client: str

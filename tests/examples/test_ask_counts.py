@@ -14,7 +14,7 @@ import pytest
 from examples import ask_counts
 from examples.word_count import word_count
 from headrace import KafkaStreams, TopologyTestDriver
-from headrace.streams.queries import feeds, followers
+from headrace.streams.queries import feeds, replicas
 from tests.support.feeds import MemoryFeeds
 
 
@@ -22,7 +22,7 @@ class Counting:
     """A word count that is served."""
 
     def __init__(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(followers, "FOLLOW_EVERY_MAX_S", 0.0)
+        monkeypatch.setattr(replicas, "UPDATE_EVERY_MAX_S", 0.0)
         settings = {
             "application.id": "word-count", "bootstrap.servers": "nowhere:1",
             "state.dir": str(path), "processing.guarantee": "exactly_once_v2",

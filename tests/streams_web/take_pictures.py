@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from headrace.streams.queries import feeds, followers
+from headrace.streams.queries import feeds, replicas
 from tests.streams_web.test_live_page import CHROMIUM, Scene, Stores
 
 IMAGES = Path("docs/images")
@@ -36,7 +36,7 @@ def take_asked(browser: Any, directory: Path) -> None:
     """Take that of a store which is asked and followed."""
     with (
         tempfile.TemporaryDirectory() as home,
-        patch.object(followers, "FOLLOW_EVERY_MAX_S", 0.0),
+        patch.object(replicas, "UPDATE_EVERY_MAX_S", 0.0),
         patch.object(feeds, "LiveCluster", lambda _: stores.memory),
     ):
         stores = Stores(Path(home))

@@ -25,7 +25,7 @@ from headrace.streams.metrics.snapshots import (
     NodeSnapshot,
     WorkerView,
 )
-from headrace.streams.queries import feeds, followers
+from headrace.streams.queries import feeds, replicas
 from headrace.streams.queries.queries import Queries
 from headrace.streams.testing.memory_worker import EventLog
 from headrace.streams_web.server import HttpServer
@@ -414,7 +414,7 @@ class Stores:
 def stores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stores]:
     made = Stores(tmp_path)
     monkeypatch.setattr(feeds, "LiveCluster", lambda _: made.memory)
-    monkeypatch.setattr(followers, "FOLLOW_EVERY_MAX_S", 0.0)
+    monkeypatch.setattr(replicas, "UPDATE_EVERY_MAX_S", 0.0)
     yield made
     made.close()
 

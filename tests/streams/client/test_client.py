@@ -23,7 +23,7 @@ from headrace import (
 )
 from headrace.streams.client.stores import Connection
 from headrace.streams.errors import ConfigError
-from headrace.streams.queries import followers
+from headrace.streams.queries import replicas
 from headrace.streams.queries.errors import (
     NoSuchStoreError,
     NotReadableError,
@@ -68,8 +68,8 @@ def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
     token = path / "token"
     token.write_text("0123456789abcdef")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(followers, "FOLLOW_EVERY_MAX_S", 0.0)
-        patch.setattr(followers, "FOLLOW_EVERY_S", 0.0)
+        patch.setattr(replicas, "UPDATE_EVERY_MAX_S", 0.0)
+        patch.setattr(replicas, "UPDATE_EVERY_S", 0.0)
         hosts = Hosts(path / "state", topology(), [{0}, {1}], token_file=token)
         for second in (1, 2, 11):
             hosts.send("words", *((key, "") for key in KEYS), timestamp=1000 * second)

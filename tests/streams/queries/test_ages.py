@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from headrace.streams.queries.answers import PartitionPosition
+from headrace.streams.queries.committed_rows import AgeLimit
 from headrace.streams.queries.errors import TooOldError
-from headrace.streams.queries.source import AgeLimit
 from headrace.streams_web.stores.store_query import StoreQuery
 
 

@@ -18,7 +18,7 @@ from headrace import (
     Topology,
     serdes,
 )
-from headrace.streams.queries import followers
+from headrace.streams.queries import replicas
 from headrace.streams.queries.errors import NotReadableError, StoreInMemoryError
 from tests.streams.queries.query_driver import SETTINGS, held
 
@@ -29,8 +29,8 @@ KEYS = [f"k{n:04d}" for n in range(1_300)]
 @pytest.fixture(autouse=True)
 def follows_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """What was committed is read at once, and not some time later."""
-    monkeypatch.setattr(followers, "FOLLOW_EVERY_S", 0.0)
-    monkeypatch.setattr(followers, "FOLLOW_EVERY_MAX_S", 0.0)
+    monkeypatch.setattr(replicas, "UPDATE_EVERY_S", 0.0)
+    monkeypatch.setattr(replicas, "UPDATE_EVERY_MAX_S", 0.0)
 
 
 def kept(step: Callable[[Any, Materialized], object], **options: Any) -> Callable[[str], Topology]:

@@ -20,15 +20,15 @@ from headrace import (
     TopologyTestDriver,
     serdes,
 )
-from headrace.streams.queries import followers, walk
+from headrace.streams.queries import replicas, scan
 from headrace.streams.queries.errors import (
     NotReadableError,
     StoreInMemoryError,
     WrongQueryError,
 )
 from headrace.streams.queries.feeds import Feeds, Start
+from headrace.streams.queries.initial_rows import InitialRows
 from headrace.streams.queries.readers import Piece, StoreReader
-from headrace.streams.queries.rows_first import RowsFirst
 from tests.support.feeds import Follower, MemoryFeeds, bare
 from tests.support.processes import wait_until
 
@@ -43,7 +43,7 @@ BEGINNING = Start("beginning")
 @pytest.fixture(autouse=True)
 def follows_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """What was committed is read at once, and not some time later."""
-    monkeypatch.setattr(followers, "FOLLOW_EVERY_MAX_S", 0.0)
+    monkeypatch.setattr(replicas, "UPDATE_EVERY_MAX_S", 0.0)
 
 
 def built() -> Any:
@@ -171,7 +171,7 @@ def test_rows_come_first_and_changes_that_are_not_in_them_after(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Commits between the pieces of the rows: each count follows the one that was told before."""
-    monkeypatch.setattr(walk, "PIECE_ROWS", 3)
+    monkeypatch.setattr(scan, "PIECE_ROWS", 3)
     keys = [f"k{number:02d}" for number in range(20)]
     words = [(key, "") for key in keys]
     scene.send("words", *words)
@@ -234,8 +234,8 @@ def test_what_cannot_be_read_ends_it_with_the_reason(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: Any) -> bool:
-        raise NotReadableError("it leaves this host; ask again")
+        raise NotReadableError("it is moving; retry")
 
     scene.send("words", ("a", ""))
-    monkeypatch.setattr(RowsFirst, "emit", fail)
-    assert scene.follow("counts", ROWS).closed() == "it leaves this host; ask again"
+    monkeypatch.setattr(InitialRows, "emit", fail)
+    assert scene.follow("counts", ROWS).closed() == "it is moving; retry"

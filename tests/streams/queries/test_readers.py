@@ -30,7 +30,7 @@ from headrace import (
 )
 from headrace.state.rocks import RocksTaskState
 from headrace.state.store import NO_COMMIT
-from headrace.streams.queries import followers, readers
+from headrace.streams.queries import readers, replicas
 from headrace.streams.queries.errors import (
     NoSuchStoreError,
     NotReadableError,
@@ -47,7 +47,7 @@ MINUTE = timedelta(minutes=1)
 @pytest.fixture(autouse=True)
 def follows_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """What was committed is read at once, and not some time later."""
-    monkeypatch.setattr(followers, "FOLLOW_EVERY_MAX_S", 0.0)
+    monkeypatch.setattr(replicas, "UPDATE_EVERY_MAX_S", 0.0)
 
 
 @contextmanager
@@ -333,7 +333,7 @@ def test_a_global_table_grows_old_only_where_no_worker_holds_it(tmp_path: Path) 
             assert rates.get("EUR") == 1.5
             (position,) = rates.positions()
             assert position.age_ms < hour_ms
-        time.sleep(followers.LIST_EVERY_S)
+        time.sleep(replicas.LIST_EVERY_S)
         (position,) = rates.positions()
         assert position.age_ms >= hour_ms
     finally:
@@ -467,7 +467,7 @@ def test_rows_that_are_restored_are_not_read(tmp_path: Path) -> None:
         state.write({}, {"counts": replace(position, commit_id=NO_COMMIT)})
         wait_for(lambda: is_refused(counts))
         for ask in (lambda: counts.get("a"), counts.count, lambda: list(counts.all())):
-            with pytest.raises(NotReadableError, match=r"was interrupted, .*Ask again later"):
+            with pytest.raises(NotReadableError, match=r"was interrupted, .*Retry later"):
                 ask()
 
 
@@ -502,7 +502,7 @@ def test_many_threads_ask_while_it_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each sees values that were committed, and none that is older than one that it has seen."""
-    monkeypatch.setattr(followers, "FOLLOW_EVERY_MAX_S", 0.02)
+    monkeypatch.setattr(replicas, "UPDATE_EVERY_MAX_S", 0.02)
     with asked(counting(), tmp_path, partitions=2) as (driver, queries):
         send(driver, "a", "b")
         driver.commit()

@@ -294,7 +294,7 @@ def test_whoever_waits_is_told_that_the_worker_has_ended(
     wait_until(lambda: desk.bounded(1.0) == 0.0, what="the question to be there")
     theirs.close()
     asker.join(30)
-    assert said == ["its worker has ended. Ask again later"]
+    assert said == ["its worker has ended. Retry later"]
     with pytest.raises(UnansweredError, match="its worker has ended"):
         line.ask(ASKED, 30.0)
 
@@ -312,7 +312,7 @@ def test_a_process_that_reads_no_questions_takes_nobody_with_it(
         said.add(str(refused.value))
     assert len(said) == 2
     assert any(text.startswith(silent) for text in said)
-    assert "its worker reads no queries now. Ask again later" in said
+    assert "its worker reads no queries now. Retry later" in said
     queries.close()
     with pytest.raises(UnansweredError, match="its worker has ended"):
         queries.ask(ASKED, 30.0)

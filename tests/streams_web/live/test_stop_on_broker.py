@@ -19,7 +19,7 @@ from tests.support.supervised import Counted
 from tests.support.topics import Topics
 
 pytestmark = pytest.mark.slow
-SAID = {"error": "this host stops. Ask again in a moment, or ask another host"}
+SAID = {"error": "this host stops. Retry in a moment, or query another host"}
 
 
 def test_who_waits_when_a_run_is_told_to_stop_is_answered(topics: Topics, tmp_path: Path) -> None:

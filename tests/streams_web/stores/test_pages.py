@@ -27,7 +27,7 @@ from headrace import (
 )
 from headrace.streams.errors import ConfigError
 from headrace.streams.metrics.snapshots import HealthSnapshot
-from headrace.streams.queries import followers
+from headrace.streams.queries import replicas
 from headrace.streams.queries.errors import NotReadableError
 from headrace.streams.testing.memory_worker import EventLog
 from headrace.streams_web.server import HttpServer
@@ -107,7 +107,7 @@ def scene(tmp_path: Path) -> Iterator[Scene]:
 @pytest.fixture(autouse=True)
 def follows_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """What was committed is read at once, and not some time later."""
-    monkeypatch.setattr(followers, "FOLLOW_EVERY_MAX_S", 0.0)
+    monkeypatch.setattr(replicas, "UPDATE_EVERY_MAX_S", 0.0)
 
 
 def bare(row: Any) -> tuple[Any, Any]:
@@ -356,7 +356,7 @@ def test_what_takes_long_leaves_threads_for_others(scene: Scene) -> None:
     counting = threading.Semaphore()
     with (
         room(counting, "another count"),
-        pytest.raises(NotReadableError, match=r"another count\. Ask again later"),
+        pytest.raises(NotReadableError, match=r"another count\. Retry later"),
         room(counting, "another count"),
     ):
         raise AssertionError("two at once")

@@ -14,7 +14,7 @@ import pytest
 
 from headrace import Materialized, StreamsBuilder, TimeWindows, Topology, connect, serdes
 from headrace.streams.errors import FatalClientError
-from headrace.streams.queries import followers, locator, queries, walk
+from headrace.streams.queries import locator, queries, replicas, scan
 from headrace.streams_web.stores import local, routing
 from headrace.streams_web.stores.store_query import FORWARDED_BY, StoreQuery
 from tests.support.hosts import Host, Hosts
@@ -41,9 +41,9 @@ def topology() -> Topology:
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """What was committed is read at once, and what the group says is asked for at once."""
-    monkeypatch.setattr(followers, "FOLLOW_EVERY_MAX_S", 0.0)
-    monkeypatch.setattr(followers, "FOLLOW_EVERY_S", 0.0)
-    monkeypatch.setattr(queries, "REPORTS_KEPT_S", 0.0)
+    monkeypatch.setattr(replicas, "UPDATE_EVERY_MAX_S", 0.0)
+    monkeypatch.setattr(replicas, "UPDATE_EVERY_S", 0.0)
+    monkeypatch.setattr(queries, "REPORTS_MAX_AGE_S", 0.0)
     monkeypatch.setattr(locator, "PAUSE_S", 0.0)
     monkeypatch.setattr(routing, "AGAIN_S", 0.0)
 
@@ -342,7 +342,7 @@ def test_a_host_that_stops_says_so_where_another_one_is_waited_for(
     request.join(60)
     assert time.monotonic() - begun_s < 15
     assert answers == [
-        (503, {"error": "this host stops. Ask again in a moment, or ask another host"})
+        (503, {"error": "this host stops. Retry in a moment, or query another host"})
     ]
 
 
@@ -460,9 +460,9 @@ def test_places_say_no_more_than_all_rows_follow(
         assert {row["value"] for row in found["rows"] if row} == {1}
         assert offsets(found) == at_first
     monkeypatch.undo()
-    monkeypatch.setattr(walk, "PIECE_ROWS", 3)
+    monkeypatch.setattr(scan, "PIECE_ROWS", 3)
     then = offsets(host.get("/counts")[1])
-    and_more("piece", walk.Scan)
+    and_more("piece", scan.Scan)
     code, found = host.get("/counts/range?route=none")
     assert len({row["value"] for row in found["rows"]}) > 2
     assert (code, offsets(found)[0]) == (200, then[0])
@@ -503,12 +503,12 @@ def test_no_answer_is_earlier_than_the_newest_row_of_one_before(
         three.send("words", ("late", ""))
         return before(*arguments)
 
-    monkeypatch.setattr(followers, "FOLLOW_EVERY_S", 600.0)
-    monkeypatch.setattr(followers, "FOLLOW_EVERY_MAX_S", 600.0)
+    monkeypatch.setattr(replicas, "UPDATE_EVERY_S", 600.0)
+    monkeypatch.setattr(replicas, "UPDATE_EVERY_MAX_S", 600.0)
     monkeypatch.setattr(local, "SURE_S", 0.0)
     assert third.get("/counts/late?route=none")[0] == 404
-    monkeypatch.setattr(followers, "FOLLOW_EVERY_S", 0.0)
-    monkeypatch.setattr(followers, "FOLLOW_EVERY_MAX_S", 0.0)
+    monkeypatch.setattr(replicas, "UPDATE_EVERY_S", 0.0)
+    monkeypatch.setattr(replicas, "UPDATE_EVERY_MAX_S", 0.0)
     with connect(first.server.url) as application:
         counts = application.store("counts", key_type=str, value_type=int)
         with monkeypatch.context() as patch:

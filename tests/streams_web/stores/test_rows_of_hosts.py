@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from headrace import SessionWindows, StreamsBuilder, TimeWindows, Topology, connect, serdes
 from headrace.streams.cli.main import main
 from headrace.streams.client.changes import Change, Changes
-from headrace.streams.queries import feeds, followers, locator, queries, walk
+from headrace.streams.queries import feeds, locator, queries, replicas, scan
 from headrace.streams.queries.errors import NotReadableError
 from headrace.streams.queries.readers import StoreReader
 from headrace.streams_web.stores import local, routing
@@ -60,11 +60,11 @@ class Scene:
 
 @pytest.fixture
 def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
-    monkeypatch.setattr(followers, "FOLLOW_EVERY_MAX_S", 0.0)
-    monkeypatch.setattr(followers, "FOLLOW_EVERY_S", 0.0)
+    monkeypatch.setattr(replicas, "UPDATE_EVERY_MAX_S", 0.0)
+    monkeypatch.setattr(replicas, "UPDATE_EVERY_S", 0.0)
     monkeypatch.setattr(locator, "PAUSE_S", 0.0)
     monkeypatch.setattr(local, "SURE_S", 0.0)
-    monkeypatch.setattr(queries, "REPORTS_KEPT_S", -1.0)
+    monkeypatch.setattr(queries, "REPORTS_MAX_AGE_S", -1.0)
     made = Scene(tmp_path, monkeypatch)
     yield made
     made.close()
@@ -91,7 +91,7 @@ def test_each_change_is_told_once_behind_the_rows_of_hosts_between_which_tasks_m
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Commits between pieces, and a partition whose next piece is on another host."""
-    monkeypatch.setattr(walk, "PIECE_ROWS", 3)
+    monkeypatch.setattr(scan, "PIECE_ROWS", 3)
     scene.send(*KEYS)
     given = [{0, 3}, {1}, {2}]
     next_piece = StoreReader.next_piece

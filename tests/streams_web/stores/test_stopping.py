@@ -23,7 +23,7 @@ from tests.support.served_changes import ServedChanges
 from tests.support.snapshots import application_snapshot
 
 PATIENCE_S = 30.0
-SAID = {"error": "this host stops. Ask again in a moment, or ask another host"}
+SAID = {"error": "this host stops. Retry in a moment, or query another host"}
 
 
 class Asking(threading.Thread):

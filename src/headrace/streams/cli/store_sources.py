@@ -213,8 +213,8 @@ class _LocalRows:
 
     def _reader(self, name: str, *, only: frozenset[int] | None = None) -> StoreReader[Any, Any]:
         """Return a store's reader; warn once if no worker of the application runs here."""
+        from headrace.streams.queries.committed_rows import AgeLimit
         from headrace.streams.queries.errors import QueryError
-        from headrace.streams.queries.source import AgeLimit
 
         most_ms = None if self._max_age is None else round(1000 * self._max_age.total_seconds())
         age = AgeLimit(most_ms, advice="accept them with --max-age, such as 24h")

@@ -356,11 +356,11 @@ class HttpHost:
     def _unreached(self, why: str | Exception) -> UnreachedHostError:
         problem = why if isinstance(why, str) else f"{type(why).__name__}: {why}"
         is_other = _is_other(why)
-        advice = "Ask again later"
+        advice = "Retry later"
         if isinstance(why, ssl.SSLCertVerificationError):
             advice = "Give a TLS context that trusts its certificate as context="
         elif isinstance(why, ConnectionRefusedError):
-            advice = "Start the host, ask again later, or correct its address"
+            advice = "Start the host, retry later, or correct its address"
         elif isinstance(why, socket.gaierror):
             advice = "Correct its name"
         elif is_other:

@@ -17,11 +17,12 @@ from headrace.topology.serdes.documents import as_base64, to_document
 # Position of a follower in a store's changes, as text: ``0:1500,1:1498``.
 #
 # For each partition it contains the next offset of the changelog: earlier changes were sent. It is
-# the same number as in the `Place` of a query result, so a client can follow changes after a query.
+# the same offset as in the `PartitionPosition` of a query result, so a client can follow changes
+# after a query.
 
 
 LENGTH_MAX = 20_000
-_ONE = re.compile(r"(\d{1,6}):(\d{1,18})", re.ASCII)
+_ENTRY = re.compile(r"(\d{1,6}):(\d{1,18})", re.ASCII)
 
 
 def text_of(positions: Mapping[int, int]) -> str:
@@ -41,7 +42,7 @@ def positions_of(text: str) -> dict[int, int]:
     """
     positions: dict[int, int] = {}
     for entry in text[:LENGTH_MAX].split(","):
-        match = _ONE.fullmatch(entry.strip())
+        match = _ENTRY.fullmatch(entry.strip())
         if match is None:
             raise WrongQueryError(
                 "a position must be PARTITION:OFFSET,PARTITION:OFFSET…, as in the id of an event, "
@@ -88,8 +89,8 @@ class DecodedChange:
         """Return a JSON document, with base64 and an error for data that a serde cannot decode."""
         store, errors = self._origin.store, [self._error] if self._error else []
         document = {
-            "key": _shown(self.key, store.key, errors),
-            "value": _shown(self.value, store.value, errors),
+            "key": _json_value(self.key, store.key, errors),
+            "value": _json_value(self.value, store.value, errors),
             "deleted": self.value is None,
             "timestamp": self.timestamp,
             "partition": self.partition,
@@ -98,7 +99,7 @@ class DecodedChange:
         return {**document, "error": "; ".join(errors)} if errors else document
 
 
-def _shown(data: bytes | None, serde: Serde[Any], errors: list[str]) -> Any:
+def _json_value(data: bytes | None, serde: Serde[Any], errors: list[str]) -> Any:
     if data is None:
         return None
     try:

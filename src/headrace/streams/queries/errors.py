@@ -66,7 +66,7 @@ class StoppingError(NotReadableError):
     """Raised if the queried process stops; try again after its restart, or query another host."""
 
     def __init__(self) -> None:
-        super().__init__("this host stops. Ask again in a moment, or ask another host")
+        super().__init__("this host stops. Retry in a moment, or query another host")
 
 
 class NotHereError(NotReadableError):

@@ -27,11 +27,11 @@ from headrace.streams.queries.errors import (
     WrongQueryError,
     describe_error,
 )
+from headrace.streams.queries.initial_rows import InitialRows, LocalRows, SnapshotRows
 from headrace.streams.queries.origin import Origin, origin_of
 from headrace.streams.queries.queries import Queries
-from headrace.streams.queries.rows_first import RowsFirst, RowsHere, SnapshotRows
+from headrace.streams.queries.scan import Scan
 from headrace.streams.queries.subscription import ChangeSubscription, Turns, shares
-from headrace.streams.queries.walk import Scan
 
 # The single reader of a store's changes, shared by all followers.
 #
@@ -199,7 +199,7 @@ class CatchUp:
         cluster: FeedCluster,
         turns: Turns,
         *,
-        rows: RowsFirst | None = None,
+        rows: InitialRows | None = None,
         reports_gaps: bool,
         done: Callable[[], None],
     ) -> None:
@@ -422,7 +422,7 @@ class Feeds:
             if len(self._followers) >= self._followers_max:
                 raise TooManyFollowersError(
                     f"{self._followers_max} clients follow changes on this host, which is the "
-                    "maximum. Ask again later, or use another host: each has all partitions"
+                    "maximum. Retry later, or use another host: each has all partitions"
                 )
             self._followers[follower] = None
         try:
@@ -494,7 +494,7 @@ class Feeds:
         if not self._catching_up.acquire(blocking=False):
             raise TooManyFollowersError(
                 f"{CATCHING_UP_MAX} change feeds are reading older changes, which is the maximum. "
-                "Ask again in a few seconds, or start at the end"
+                "Retry in a few seconds, or start at the end"
             )
         CatchUp(
             tail,
@@ -548,7 +548,7 @@ class Feeds:
         key: bytes | None,
         partitions: set[int],
         remote_rows: SnapshotRows | None,
-    ) -> RowsFirst:
+    ) -> InitialRows:
         store = origin.store
         if store.is_global:
             raise WrongQueryError(
@@ -556,9 +556,9 @@ class Feeds:
                 f"{origin.topic}. Start with from=beginning instead of snapshot=true"
             )
         reader = self._queries.reader(store.name)
-        rows = remote_rows or RowsHere(reader, Scan() if key is None else reader.of_one(key))
+        rows = remote_rows or LocalRows(reader, Scan() if key is None else reader.of_one(key))
         rows.require_all(frozenset(partitions))
-        return RowsFirst(rows, partitions, self._turns)
+        return InitialRows(rows, partitions, self._turns)
 
 
 def _by_partition(offsets: Mapping[TopicPartition, int]) -> dict[int, int]:

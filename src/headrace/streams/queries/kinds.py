@@ -15,7 +15,7 @@ _VERSION = frozenset({"as_of", "find_as_of"})
 _SESSIONS = frozenset({"find_sessions", "find_sessions_by_end"})
 
 
-class OfOneKind:
+class KindGuard:
     """Base class that refuses the methods of other kinds of stores; `hasattr` is False for them."""
 
     def __init__(self, store: StoreDescriptor) -> None:
@@ -45,7 +45,7 @@ def wrong_kind(name: str, kind: str, method: str) -> WrongKindError | None:
     if kind in ("window", "session"):
         problem = _of_windows(kind, method)
     elif method in _VERSION:
-        problem = "keeps no versions. Use get(key)"
+        problem = "has no versions. Use get(key)"
     elif method in _WINDOW:
         problem = "has no windows. Use get(key)"
     elif method in _WINDOWS:
@@ -58,7 +58,7 @@ def wrong_kind(name: str, kind: str, method: str) -> WrongKindError | None:
 def _of_windows(kind: str, method: str) -> str | None:
     if kind == "window" and method in _SESSIONS:
         instead = "fetch(key, start, end)" if method in _WINDOW else "fetch_all(start, end)"
-        return f"has windows, and no sessions. Use {instead}"
+        return f"has windows, not sessions. Use {instead}"
     if method in _ROW | _VERSION:
         instead = "fetch(key, start, end)"
     elif method in _ROWS:

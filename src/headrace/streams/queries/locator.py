@@ -33,7 +33,7 @@ REQUEST_TIMEOUT_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class GroupAssignment:
+class GroupMember:
     """Worker of the group with its tasks, such as ``0_3``.
 
     `machine` is its address as the brokers see it; its host serves its stores at `endpoint`.
@@ -64,7 +64,7 @@ class GroupDescription:
     endpoints: frozenset[str]
     state: str
     at_s: float
-    members: tuple[GroupAssignment, ...] = ()
+    members: tuple[GroupMember, ...] = ()
 
     def host_of(self, store: StoreDescriptor, partition: int) -> str | None:
         assert store.sub_topology is not None, store.name
@@ -170,12 +170,12 @@ class PartitionLocator:
         )
 
 
-def _members(group: GroupState, owners: Mapping[TaskId, Member]) -> tuple[GroupAssignment, ...]:
+def _members(group: GroupState, owners: Mapping[TaskId, Member]) -> tuple[GroupMember, ...]:
     tasks: dict[Member, list[TaskId]] = {}
     for task, member in owners.items():
         tasks.setdefault(member, []).append(task)
     return tuple(
-        GroupAssignment(
+        GroupMember(
             member.id,
             client_of(member.client_id),
             member.host.removeprefix("/"),

@@ -13,7 +13,7 @@ from headrace.state.codec import prefix_end
 from headrace.streams.queries.answers import PartitionPosition, StoreRow
 from headrace.streams.queries.errors import QueryError, WrongQueryError
 from headrace.streams.queries.readers import LAST_MS, SessionReader, StoreReader, WindowReader
-from headrace.streams.queries.walk import Scan
+from headrace.streams.queries.scan import Scan
 from headrace.topology.errors import LAST_TIME_MS, SerdeError
 from headrace.topology.serdes import Serde
 from headrace.topology.serdes.documents import TOO_DEEP, to_bytes, to_document

@@ -13,6 +13,13 @@ from headrace.streams.kafka.protocols import AdminClient
 from headrace.streams.metrics.snapshots import ApplicationSnapshot
 from headrace.streams.plan.global_plan import GlobalPlan
 from headrace.streams.plan.plan import SubPlan
+from headrace.streams.queries.committed_rows import (
+    AgeLimit,
+    CommittedRows,
+    LocalHost,
+    TaskReport,
+    task_reports,
+)
 from headrace.streams.queries.descriptors import StoreDescriptor, describe_stores, store_of
 from headrace.streams.queries.errors import (
     ApplicationFailedError,
@@ -21,22 +28,15 @@ from headrace.streams.queries.errors import (
     TooOldError,
     WrongQueryError,
 )
-from headrace.streams.queries.followers import Followers
 from headrace.streams.queries.locator import REQUEST_TIMEOUT_S, PartitionLocator
 from headrace.streams.queries.query_queue import Workers
 from headrace.streams.queries.readers import READERS, StoreReader
-from headrace.streams.queries.source import (
-    AgeLimit,
-    CommittedRows,
-    LocalHost,
-    TaskReport,
-    task_reports,
-)
+from headrace.streams.queries.replicas import ReplicaTrackers
 
 if TYPE_CHECKING:
     from headrace.streams.queries.answers import PartitionPosition
 
-REPORTS_KEPT_S = 0.05
+REPORTS_MAX_AGE_S = 0.05
 _RETRY_S = 0.01
 
 
@@ -80,11 +80,11 @@ class Queries:
         self._workers = workers
         self._monotonic_s = monotonic_s
         self._reports: tuple[float, Mapping[str, TaskReport]] = (float("-inf"), {})
-        self._followers = Followers(
+        self._replicas = ReplicaTrackers(
             config.state_dir / config.application_id, monotonic_s=monotonic_s
         )
         self._local = LocalHost(
-            followers=self._followers,
+            replicas=self._replicas,
             reports=self._task_reports,
             now_ms=now_ms,
             workers=lambda: self._workers(),
@@ -97,7 +97,7 @@ class Queries:
         if self._snapshot is None:
             return {}
         now_s = self._monotonic_s()
-        if now_s - self._reports[0] > REPORTS_KEPT_S:
+        if now_s - self._reports[0] > REPORTS_MAX_AGE_S:
             self._reports = (now_s, task_reports(self._snapshot(), now_s))
         return self._reports[1]
 
@@ -105,7 +105,7 @@ class Queries:
         """Return the reader of a store, by its kind (see `headrace.streams.queries.readers`).
 
         If `max_age` is None, rows that a task has left on this host more than a minute ago are
-        refused (see `headrace.streams.queries.source`).
+        refused (see `headrace.streams.queries.committed_rows`).
         """
         most_ms = None if max_age is None else round(max_age.total_seconds() * 1000)
         return self.reader(name, age=AgeLimit(most_ms))
@@ -128,7 +128,7 @@ class Queries:
         )
 
     def are_at_work(self) -> bool:
-        return self._followers.are_at_work()
+        return self._replicas.are_at_work()
 
     def require_read(
         self, name: str, topic: str | None, partition: int, partitions: int | None
@@ -203,17 +203,17 @@ class Queries:
                 if is_earlier:
                     raise TooOldError(
                         f"{here}, but an earlier answer was newer, and this host has not caught up "
-                        f"after {timeout_s:g} s. Ask again later"
+                        f"after {timeout_s:g} s. Retry later"
                     )
                 raise TooOldError(
                     f"{here} and has not reached the requested position after {timeout_s:g} s. "
-                    "Ask again, or request an earlier position"
+                    "Retry, or request an earlier position"
                 )
             if ended.wait(_RETRY_S):
                 raise StoppingError
 
     def close(self) -> None:
-        self._followers.close()
+        self._replicas.close()
 
     def __enter__(self) -> Self:
         return self

@@ -111,10 +111,10 @@ Workers = Callable[[], "dict[int, SendQuery] | None"]
 """Returns the workers that can be queried now, by number; None if no worker runs here."""
 
 
-def silent(within_s: float) -> QueryRefusal:
+def unresponsive(within_s: float) -> QueryRefusal:
     return QueryRefusal(
         f"its worker did not answer within {within_s:g} s: a batch, a commit or a function takes "
-        "longer, or the worker hangs. Ask again later"
+        "longer, or the worker hangs. Retry later"
     )
 
 
@@ -130,7 +130,7 @@ def await_response(future: Future[Outcome], within_s: float) -> StateQueryRespon
         outcome = future.result(within_s)
     except TimeoutError:
         future.cancel()
-        outcome = silent(within_s)
+        outcome = unresponsive(within_s)
     if isinstance(outcome, QueryRefusal):
         raise UnansweredError(outcome)
     return outcome
@@ -152,8 +152,8 @@ ACTIVE_S = 1.0
 """Seconds after a query during which another query is likely."""
 POLL_S = 0.005
 """Poll time-out in seconds of a worker that receives queries."""
-_CLOSED = QueryRefusal("its worker is not running. Ask again later")
-_TOO_MANY = QueryRefusal(f"{WAITING_MAX} queries wait for this worker already. Ask again later")
+_CLOSED = QueryRefusal("its worker is not running. Retry later")
+_TOO_MANY = QueryRefusal(f"{WAITING_MAX} queries wait for this worker already. Retry later")
 
 Answer = Callable[[StateQueryRequest], Outcome | None]
 """Answers a query in the worker's thread; None if it must be retried."""
@@ -261,7 +261,7 @@ class QueryHandler:
                 return _not_here(request) if rows is None else _response(request, *rows)
             return self._of_task(request, request.sub_topology)
         except (StateError, KeyError) as error:
-            return QueryRefusal(f"its rows cannot be read: {error}. Ask again later")
+            return QueryRefusal(f"its rows cannot be read: {error}. Retry later")
 
     def _of_task(self, request: StateQueryRequest, sub_topology: int) -> Outcome | None:
         task_id = TaskId(sub_topology, request.partition)
@@ -270,7 +270,7 @@ class QueryHandler:
             return _not_here(request)
         if task is None or state != "running":
             remaining = self._restorer.remaining().get((task_id, request.store))
-            return QueryRefusal(f"the task is {state}. Ask again later", remaining=remaining)
+            return QueryRefusal(f"the task is {state}. Retry later", remaining=remaining)
         stores = task.state
         return _response(request, stores.store(request.store), stores.position(request.store))
 

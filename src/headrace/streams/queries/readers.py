@@ -18,11 +18,11 @@ from headrace.state.codec import TIMESTAMP, decode_timestamped, prefix_end
 from headrace.state.layout import is_deletion, key_and_time, prefix
 from headrace.state.store import CommittedStore
 from headrace.streams.queries.answers import KeyResult, PartitionPosition, RowPage, StoreRow
+from headrace.streams.queries.committed_rows import CommittedRows
 from headrace.streams.queries.descriptors import StoreDescriptor
 from headrace.streams.queries.errors import NotReadableError, QueryError, WrongQueryError
-from headrace.streams.queries.kinds import OfOneKind
-from headrace.streams.queries.source import CommittedRows
-from headrace.streams.queries.walk import Cursor, Scan, ScannedRow
+from headrace.streams.queries.kinds import KindGuard
+from headrace.streams.queries.scan import Cursor, Scan, ScannedRow
 from headrace.topology.errors import SerdeError
 from headrace.topology.serdes import Serde
 from headrace.topology.serdes.windows_serde import SessionWindowedSerde, WindowStoreSerde
@@ -85,7 +85,7 @@ def _roughly(rows: CommittedStore) -> int:
     return max(len(seen), rows.approximate_count())
 
 
-class StoreReader(OfOneKind, Generic[K, V]):
+class StoreReader(KindGuard, Generic[K, V]):
     """Common base of the readers of all kinds of stores.
 
     A reader has the rows of the partitions on this host, which `positions` returns; a key in a
@@ -130,7 +130,7 @@ class StoreReader(OfOneKind, Generic[K, V]):
         """Return the number of rows, and their partitions; an exact count reads all rows."""
         count, source = 0, self._source()
         if exact:
-            count = sum(1 for _ in source.walk(Scan()))
+            count = sum(1 for _ in source.scan_rows(Scan()))
         else:
             for part in source.parts():
                 with source.read(part) as access:
@@ -153,8 +153,8 @@ class StoreReader(OfOneKind, Generic[K, V]):
     ) -> RowPage[K, V]:
         """Return a page of a scan, with the cursor of the next page, and of each row if wanted."""
         source = self._source()
-        walk = source.walk(scan, None if after is None else Cursor.of(after))
-        steps = list(islice(walk, limit + 1))
+        scan_rows = source.scan_rows(scan, None if after is None else Cursor.of(after))
+        steps = list(islice(scan_rows, limit + 1))
         rows = tuple(self._row(step) for step in steps[:limit])
         more = steps[limit - 1].cursor if len(steps) > limit else None
         cursors = tuple(step.cursor for step in steps[:limit]) if with_cursors else ()
@@ -163,7 +163,7 @@ class StoreReader(OfOneKind, Generic[K, V]):
     def rows(self, scan: Scan, limit: int | None = None) -> Iterator[StoreRow[K, V]]:
         if limit is not None and limit < 0:
             raise WrongQueryError(f"limit must be a maximum number of rows or None, not {limit}")
-        return (self._row(step) for step in islice(self._source().walk(scan), limit))
+        return (self._row(step) for step in islice(self._source().scan_rows(scan), limit))
 
     def of_one(self, key: bytes) -> Scan:
         return Scan(key, key + b"\0")

@@ -50,8 +50,8 @@ MESSAGE_MAX = 64 << 20
 """Maximum size of a message, as large as a record can be; a larger message closes the channel."""
 _READ_BYTES = 256 << 10
 _LENGTH = struct.Struct(">I")
-_ENDED = QueryRefusal("its worker has ended. Ask again later")
-_FULL = QueryRefusal("its worker reads no queries now. Ask again later")
+_ENDED = QueryRefusal("its worker has ended. Retry later")
+_FULL = QueryRefusal("its worker reads no queries now. Retry later")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

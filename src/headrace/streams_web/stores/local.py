@@ -37,7 +37,7 @@ from headrace.streams.queries.readers import (
     VersionedReader,
     WindowReader,
 )
-from headrace.streams.queries.walk import Scan
+from headrace.streams.queries.scan import Scan
 from headrace.streams_web.stores.store_query import StoreQuery
 
 WAITING_MAX = 16
@@ -203,7 +203,7 @@ def _require_here(queries: Queries, store: StoreDescriptor, only: frozenset[int]
         if owner is None or owner != queries.host:
             raise NotHereError(
                 f"partition {partition} of store {store.name!r} is not on host {queries.host}, but "
-                f"{'unassigned' if owner is None else f'on {owner}'}. Ask again",
+                f"{'unassigned' if owner is None else f'on {owner}'}. Retry",
                 partition=partition,
                 host=owner,
             )
@@ -225,7 +225,7 @@ def keys_of(reader: StoreReader[Any, Any], documents: list[Any]) -> list[bytes]:
 def room(slots: threading.Semaphore, taken: str) -> Iterator[None]:
     """Take a slot of a semaphore, so that slow queries cannot occupy all threads."""
     if not slots.acquire(blocking=False):
-        raise NotReadableError(f"{taken}. Ask again later")
+        raise NotReadableError(f"{taken}. Retry later")
     try:
         yield
     finally:

@@ -36,8 +36,8 @@ from headrace.streams.queries.errors import (
     WrongQueryError,
 )
 from headrace.streams.queries.feeds import Feeds, Start
+from headrace.streams.queries.initial_rows import SnapshotRows
 from headrace.streams.queries.queries import Queries
-from headrace.streams.queries.rows_first import SnapshotRows
 from headrace.streams.queries.subscription import ChangeSubscription, Event
 from headrace.streams_web.stores import parameters
 from headrace.streams_web.stores.local import Answer, LocalStores

@@ -41,7 +41,7 @@ from headrace.streams.queries.errors import (
 from headrace.streams.queries.locator import PAUSE_S, GroupDescription
 from headrace.streams.queries.queries import Queries
 from headrace.streams.queries.readers import Piece, StoreReader
-from headrace.streams.queries.walk import Cursor
+from headrace.streams.queries.scan import Cursor
 from headrace.streams_web.stores.local import Answer, LocalStores, keys_of, require_read
 from headrace.streams_web.stores.store_query import StoreQuery
 
@@ -286,8 +286,7 @@ def _no_owner(queries: Queries, group: GroupDescription, only: frozenset[int]) -
             f"stores, so {which} cannot be queried. Run it with --queries"
         )
     return NotReadableError(
-        f"no host that serves stores has {which} now, while the group is {group.state}. Ask again "
-        "later"
+        f"no host that serves stores has {which} now, while the group is {group.state}. Retry later"
     )
 
 
@@ -651,7 +650,7 @@ class RoutedStores:
             return None
         if partitions is None:
             raise NotReadableError(
-                f"input topics of store {store.name!r} do not exist now. Ask again later"
+                f"input topics of store {store.name!r} do not exist now. Retry later"
             )
         return Spread(self._hosts, queries, query, reader, partitions)
 

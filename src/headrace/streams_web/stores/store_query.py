@@ -16,6 +16,7 @@ from starlette.requests import Request
 from headrace.streams.client.query_client import EARLIER, PATIENCE
 from headrace.streams.config.settings import span_of
 from headrace.streams.queries.answers import PartitionPosition
+from headrace.streams.queries.committed_rows import AGE_MAX_S, too_old
 from headrace.streams.queries.errors import WrongQueryError
 from headrace.streams.queries.parsing import (
     MinPosition,
@@ -24,7 +25,6 @@ from headrace.streams.queries.parsing import (
     key_of_text,
     time_of,
 )
-from headrace.streams.queries.source import AGE_MAX_S, too_old
 from headrace.topology.serdes.documents import TOO_DEEP
 
 LIMIT = 100

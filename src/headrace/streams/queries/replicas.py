@@ -1,6 +1,6 @@
 """Read-only access to the files of tasks on this host, while queries use them.
 
-    query ─► open (about 10 ms) ─► update, at intervals of `FOLLOW_EVERY_S` or more ─► idle ─► close
+    query ─► open (about 10 ms) ─► update, at intervals of `UPDATE_EVERY_S` or more ─► idle ─► close
 
 A task's files are read by one thread at a time, so that the rows and their position are consistent.
 If a task's worker has re-created the files, they are opened again.
@@ -22,17 +22,17 @@ from headrace.state.store import NO_COMMIT, CommittedStore, Position
 from headrace.streams.queries.descriptors import KINDS, Kind
 from headrace.streams.queries.errors import NotReadableError, UnfinishedError
 
-FOLLOW_EVERY_S = 0.02
+UPDATE_EVERY_S = 0.02
 """Minimum time between two updates in seconds, which adds to the age of the rows. It is longer if
 updates are slow, so that queries take little CPU time from the workers."""
-FOLLOW_SHARE = 50
+UPDATE_SHARE = 50
 """The time between updates as a multiple of an update's duration."""
-FOLLOW_ROWS_S = 0.1
+UPDATE_ROWS_S = 0.1
 """Limit of the time between updates in seconds, because an update whose duration depends on the
 number of new rows takes longer after a longer pause, and the next query waits for it."""
-FOLLOW_SHARE_MAX = 5
+UPDATE_SHARE_MAX = 5
 """The limit is at least this multiple of an update's duration."""
-FOLLOW_EVERY_MAX_S = 1.0
+UPDATE_EVERY_MAX_S = 1.0
 LIST_EVERY_S = 0.25
 """Interval in seconds between checks which tasks have files on this host."""
 IDLE_S = 60.0
@@ -42,7 +42,7 @@ _CACHE_BYTES = 32 << 20
 _WRITE_BUFFER_BYTES = 64 << 20
 
 
-class Follower:
+class ReplicaTracker:
     """Read-only view of the files of a task; `families` are the stores in them."""
 
     def __init__(
@@ -59,7 +59,7 @@ class Follower:
         self._monotonic_s = monotonic_s
         self._lock = threading.Lock()
         self._secondary: RocksSecondary | None = None
-        self._followed_s = self._follow_at_s = float("-inf")
+        self._updated_s = self._update_at_s = float("-inf")
         self._reached: dict[str, Position] = {}
         self._is_over = False
         self.used_s = monotonic_s()
@@ -79,14 +79,14 @@ class Follower:
                 secondary = self._current(fresh=fresh)
                 position = secondary.position(family)
                 if position is None or secondary.is_restoring:
-                    raise UnfinishedError("its rows come from the changelog")
+                    raise UnfinishedError("its rows are being restored from the changelog")
                 if position.commit_id == NO_COMMIT:
                     raise UnfinishedError(
                         "a restore of its rows was interrupted, so some rows are old"
                     )
                 _require_kind(kind, secondary.layout(family))
                 self._require_reached(family, position)
-                age_s = self._monotonic_s() - self._followed_s
+                age_s = self._monotonic_s() - self._updated_s
                 yield secondary.store(family), position, age_s
             except (StateError, UnknownStoreError) as error:
                 self._close()
@@ -100,33 +100,33 @@ class Follower:
             and before.topic_id == position.topic_id
             and position.offset < before.offset
         ):
-            self._follow_at_s = float("-inf")
-            raise NotReadableError("it has not caught up with an earlier answer. Ask again later")
+            self._update_at_s = float("-inf")
+            raise NotReadableError("it has not caught up with an earlier answer. Retry later")
         self._reached[family] = position
 
     def _current(self, *, fresh: bool) -> RocksSecondary:
         if self._is_over:
-            raise NotReadableError("it leaves this host. Ask again")
+            raise NotReadableError("it is moving away from this host. Retry")
         now_s = self._monotonic_s()
-        if not fresh and now_s < self._follow_at_s and self._secondary is not None:
+        if not fresh and now_s < self._update_at_s and self._secondary is not None:
             return self._secondary
-        if self._secondary is not None and not self._follows():
+        if self._secondary is not None and not self._update():
             self._close()
         if self._secondary is None:
-            self._secondary = self._opened()
-        self._followed_s = now_s
+            self._secondary = self._open_files()
+        self._updated_s = now_s
         took_s = self._monotonic_s() - now_s
         pause_s = _pause_s(took_s)
-        self._follow_at_s = now_s + took_s + pause_s
+        self._update_at_s = now_s + took_s + pause_s
         return self._secondary
 
-    def _follows(self) -> bool:
+    def _update(self) -> bool:
         try:
             return self._secondary is not None and self._secondary.follow()
         except StateError:  # it was replaced during the update
             return False
 
-    def _opened(self) -> RocksSecondary:
+    def _open_files(self) -> RocksSecondary:
         for _ in range(_TRIES - 1):
             with suppress(StateError):  # it was replaced, or written to files
                 return RocksSecondary(self.path, self._families, memory=self._memory)
@@ -149,8 +149,8 @@ def _pause_s(took_s: float) -> float:
     >>> [round(_pause_s(took_s), 3) for took_s in (0.0001, 0.001, 0.01, 0.1, 1.0)]
     [0.02, 0.05, 0.1, 0.5, 1.0]
     """
-    longest_s = max(FOLLOW_ROWS_S, FOLLOW_SHARE_MAX * took_s)
-    return min(max(FOLLOW_EVERY_S, min(FOLLOW_SHARE * took_s, longest_s)), FOLLOW_EVERY_MAX_S)
+    longest_s = max(UPDATE_ROWS_S, UPDATE_SHARE_MAX * took_s)
+    return min(max(UPDATE_EVERY_S, min(UPDATE_SHARE * took_s, longest_s)), UPDATE_EVERY_MAX_S)
 
 
 def _return_freed_memory() -> None:
@@ -172,7 +172,7 @@ def _require_kind(kind: Kind, layout: str | None) -> None:
         )
 
 
-class Followers:
+class ReplicaTrackers:
     """Tasks and global tables of an application below ``<state.dir>/<application.id>``."""
 
     def __init__(self, base: Path, *, monotonic_s: Callable[[], float]) -> None:
@@ -180,14 +180,14 @@ class Followers:
         self._monotonic_s = monotonic_s
         self._memory: RocksMemory | None = None
         self._lock = threading.Lock()
-        self._open: dict[Path, Follower] = {}
+        self._open: dict[Path, ReplicaTracker] = {}
         self._files: dict[str, Path] = {}
         self._listed_s = float("-inf")
         self._held: tuple[float, frozenset[Path]] = (float("-inf"), frozenset())
         self._sweeper: threading.Timer | None = None
         self._is_closed = False
 
-    def of_tasks(self, sub_topology: int, families: tuple[str, ...]) -> dict[int, Follower]:
+    def of_tasks(self, sub_topology: int, families: tuple[str, ...]) -> dict[int, ReplicaTracker]:
         """Return the tasks that have files on this host, by partition."""
         begin = f"{sub_topology}_"
         with self._lock:
@@ -202,20 +202,20 @@ class Followers:
                 for task, path in self._files.items()
                 if task.startswith(begin)
             }
-            return {n: self._follower(path, families) for n, path in sorted(here.items())}
+            return {n: self._replica(path, families) for n, path in sorted(here.items())}
 
-    def of_tables(self, families: tuple[str, ...]) -> list[Follower]:
+    def of_tables(self, families: tuple[str, ...]) -> list[ReplicaTracker]:
         """Return the tables of all workers that have had files on this host."""
         with self._lock:
-            return [self._follower(path, families) for path in global_files(self.base)]
+            return [self._replica(path, families) for path in global_files(self.base)]
 
-    def is_left(self, follower: Follower) -> bool:
+    def is_left(self, replica: ReplicaTracker) -> bool:
         """Return whether workers run on this host, but none of them holds the files."""
         held = self._held_locks()
-        return bool(held) and lock_of(follower.path) not in held
+        return bool(held) and lock_of(replica.path) not in held
 
-    def is_held(self, follower: Follower) -> bool:
-        return lock_of(follower.path) in self._held_locks()
+    def is_held(self, replica: ReplicaTracker) -> bool:
+        return lock_of(replica.path) in self._held_locks()
 
     def are_at_work(self) -> bool:
         return bool(self._held_locks())
@@ -226,19 +226,19 @@ class Followers:
             self._held = now_s, held_locks(self.base)
         return self._held[1]
 
-    def _follower(self, path: Path, families: tuple[str, ...]) -> Follower:
-        follower = self._open.get(path)
-        if follower is None:
+    def _replica(self, path: Path, families: tuple[str, ...]) -> ReplicaTracker:
+        replica = self._open.get(path)
+        if replica is None:
             if self._memory is None:
                 raise_open_files()
                 self._memory = RocksMemory(
                     block_cache_bytes=_CACHE_BYTES, write_buffer_bytes=_WRITE_BUFFER_BYTES
                 )
-            follower = self._open[path] = Follower(
+            replica = self._open[path] = ReplicaTracker(
                 path, families, memory=self._memory, monotonic_s=self._monotonic_s
             )
             self._sweep_later()
-        return follower
+        return replica
 
     def _drop_others(self) -> None:
         """Close tasks that have left this host, and directories that were replaced."""
@@ -256,8 +256,8 @@ class Followers:
         with self._lock:
             self._sweeper = None
             now_s = self._monotonic_s()
-            for path, follower in list(self._open.items()):
-                if now_s - follower.used_s > IDLE_S:
+            for path, replica in list(self._open.items()):
+                if now_s - replica.used_s > IDLE_S:
                     self._open.pop(path).close()
             if self._open:
                 self._sweep_later()
@@ -268,6 +268,6 @@ class Followers:
             self._is_closed = True
             if self._sweeper is not None:
                 self._sweeper.cancel()
-            for follower in self._open.values():
-                follower.close()
+            for replica in self._open.values():
+                replica.close()
             self._open.clear()

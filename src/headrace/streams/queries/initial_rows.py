@@ -16,27 +16,27 @@ import msgspec
 from headrace.streams.queries.change import DecodedChange
 from headrace.streams.queries.parsing import row_document
 from headrace.streams.queries.readers import Piece, StoreReader
+from headrace.streams.queries.scan import Scan
 from headrace.streams.queries.subscription import ChangeSubscription, Turns, shares
-from headrace.streams.queries.walk import Scan
 
 
 @dataclass(slots=True)
-class _BufferedRows:
+class _PieceOffsets:
     """Pieces of a partition's rows: the last key and the changelog offset of each piece."""
 
-    lasts: list[bytes] = field(default_factory=list)
+    last_keys: list[bytes] = field(default_factory=list)
     offsets: list[int] = field(default_factory=list)
 
     def add(self, last: bytes | None, offset: int) -> None:
         if self.offsets and self.offsets[-1] == offset:
-            self.lasts.pop()
+            self.last_keys.pop()
             self.offsets.pop()
         # The last piece contains all larger keys.
-        self.lasts.append(b"\xff" * 1024 if last is None else last)
+        self.last_keys.append(b"\xff" * 1024 if last is None else last)
         self.offsets.append(offset)
 
     def has(self, change: DecodedChange) -> bool:
-        piece = min(bisect_left(self.lasts, change.key or b""), len(self.offsets) - 1)
+        piece = min(bisect_left(self.last_keys, change.key or b""), len(self.offsets) - 1)
         return change.offset < self.offsets[piece]
 
 
@@ -53,7 +53,7 @@ class SnapshotRows(Protocol):
         """Yield rows partition by partition; raise NotReadableError if any is not readable now."""
 
 
-class RowsHere:
+class LocalRows:
     """Source of rows that are all on this host."""
 
     def __init__(self, reader: StoreReader[Any, Any], scan: Scan) -> None:
@@ -70,21 +70,21 @@ class RowsHere:
         return self._reader.pieces(self._scan, partitions)
 
 
-class RowsFirst:
+class InitialRows:
     """Rows of a store before its changes, and the changes that they already contain."""
 
     def __init__(self, rows: SnapshotRows, partitions: Iterable[int], turns: Turns) -> None:
         self._rows = rows
         self._partitions = frozenset(partitions)
         self._turns = turns
-        self._buffered: dict[int, _BufferedRows] = {}
+        self._pieces: dict[int, _PieceOffsets] = {}
 
     def emit(self, follower: ChangeSubscription) -> bool:
         """Send the rows, and set the start of the changes; return whether the follower is open."""
         document = self._rows.document
         for piece in self._rows.pieces(self._partitions):
-            buffered = self._buffered.setdefault(piece.partition, _BufferedRows())
-            buffered.add(piece.last, piece.offset)
+            pieces = self._pieces.setdefault(piece.partition, _PieceOffsets())
+            pieces.add(piece.last, piece.offset)
             for some in shares(piece.rows):
                 with self._turns.one():
                     events = [
@@ -94,10 +94,10 @@ class RowsFirst:
                 if not all(follower.emit("row", data) for data in events):
                     return False
         follower.begin(
-            {partition: min(buffered.offsets) for partition, buffered in self._buffered.items()},
+            {partition: min(pieces.offsets) for partition, pieces in self._pieces.items()},
             resumable_from={
-                partition: max(buffered.offsets) for partition, buffered in self._buffered.items()
+                partition: max(pieces.offsets) for partition, pieces in self._pieces.items()
             },
-            is_in_rows=lambda change: self._buffered[change.partition].has(change),
+            is_in_rows=lambda change: self._pieces[change.partition].has(change),
         )
         return True

@@ -25,7 +25,6 @@ from headrace.streams.queries.errors import (
     TooOldError,
     UnfinishedError,
 )
-from headrace.streams.queries.followers import Follower, Followers
 from headrace.streams.queries.query_queue import (
     BYTES_MAX,
     KEYS_MAX,
@@ -36,7 +35,8 @@ from headrace.streams.queries.query_queue import (
     UnansweredError,
     Workers,
 )
-from headrace.streams.queries.walk import Cursor, Scan, ScannedRow
+from headrace.streams.queries.replicas import ReplicaTracker, ReplicaTrackers
+from headrace.streams.queries.scan import Cursor, Scan, ScannedRow
 
 # Maximum age of rows: files that a task has left behind are not current.
 #
@@ -77,8 +77,8 @@ def too_old(store: str, position: PartitionPosition, most_ms: float, *, advice: 
     which = f"store {store!r}"
     if position.partition is not None:
         which = f"partition {position.partition} of {which}"
-    is_followed = position.state == "running" or position.partition is None
-    if is_followed and position.age_ms <= UNRESPONSIVE_S * 1000:
+    is_current = position.state == "running" or position.partition is None
+    if is_current and position.age_ms <= UNRESPONSIVE_S * 1000:
         problem = (
             f"the rows of {which} are {position.age_ms} ms old, and at most {most_ms:g} ms are "
             "accepted"
@@ -182,9 +182,9 @@ class WorkerRows:
                     raise
                 refused = error.refused
         if refused is None:
-            refused = QueryRefusal("its worker restarts. Ask again later")
+            refused = QueryRefusal("its worker restarts. Retry later")
         elif request.sub_topology is not None:
-            refused = QueryRefusal("no worker of this host has the task now. Ask again later")
+            refused = QueryRefusal("no worker of this host has the task now. Retry later")
         raise UnansweredError(refused)
 
 
@@ -237,7 +237,7 @@ class StorePartition:
     """Partition of a store on this host."""
 
     partition: int
-    follower: Follower | None
+    replica: ReplicaTracker | None
     report: TaskReport | None
 
     @property
@@ -268,7 +268,7 @@ class LocalHost:
         require_working: raises if the application has failed in this process.
     """
 
-    followers: Followers
+    replicas: ReplicaTrackers
     reports: Callable[[], Mapping[str, TaskReport]]
     now_ms: Callable[[], int]
     workers: Workers
@@ -321,16 +321,16 @@ class CommittedRows:
             return [StorePartition(NO_PARTITION, None, None) if in_memory else self._newest_table()]
         sub = self.store.sub_topology
         assert sub is not None, self.store.name
-        here = {} if in_memory else self.host.followers.of_tasks(sub, self.store.together)
+        here = {} if in_memory else self.host.replicas.of_tasks(sub, self.store.together)
         reports = self.host.reports_of(self.store)
         wanted = {*here, *reports} if self.only is None else self.only
         partitions = [StorePartition(n, here.get(n), reports.get(n)) for n in sorted(wanted)]
         if not partitions:
-            where = f"no worker has started a task with it below {self.host.followers.base}"
+            where = f"no worker has started a task with it below {self.host.replicas.base}"
             if in_memory:
                 where = "no worker of this host reports a task with it"
             raise NotReadableError(
-                f"this host has no rows of store {self.store.name!r}: {where}. Ask again later"
+                f"this host has no rows of store {self.store.name!r}: {where}. Retry later"
             )
         if first is not None and len(partitions) > 1:
             guess = partition_for_key(first, self._spread(partitions))
@@ -342,17 +342,16 @@ class CommittedRows:
 
     def _newest_table(self) -> StorePartition:
         newest: tuple[int, StorePartition] | None = None
-        for follower in self.host.followers.of_tables(self.store.together):
+        for replica in self.host.replicas.of_tables(self.store.together):
             try:
-                with follower.read(self.store.family, self.store.kind) as (_, position, _):
+                with replica.read(self.store.family, self.store.kind) as (_, position, _):
                     if newest is None or position.wall_ms > newest[0]:
-                        newest = position.wall_ms, StorePartition(NO_PARTITION, follower, None)
+                        newest = position.wall_ms, StorePartition(NO_PARTITION, replica, None)
             except NotReadableError:
                 continue
         if newest is None:
             raise NotReadableError(
-                f"this host has no rows of the global table {self.store.name!r} yet. Ask again "
-                "later"
+                f"this host has no rows of the global table {self.store.name!r} yet. Retry later"
             )
         return newest[1]
 
@@ -373,20 +372,20 @@ class CommittedRows:
                 access.position = self._position(part, held.position, None, held.max_offset)
                 self._note(part, access.position)
                 return
-            if part.follower is None:
-                raise NotReadableError("its worker has not started it. Ask again later")
-            with part.follower.read(self.store.family, self.store.kind, fresh=fresh) as (
+            if part.replica is None:
+                raise NotReadableError("its worker has not started it. Retry later")
+            with part.replica.read(self.store.family, self.store.kind, fresh=fresh) as (
                 rows,
                 position,
                 age_s,
             ):
                 partition_position = self._position(part, position, age_s)
                 if self.age is not None and not any_age:
-                    follower = part.follower
+                    replica = part.replica
                     self.age.require(
                         self.store.name,
                         partition_position,
-                        lambda: self.host.followers.is_left(follower),
+                        lambda: self.host.replicas.is_left(replica),
                     )
                 self._note(part, partition_position)
                 yield ReadAccess(rows, partition_position)
@@ -407,9 +406,9 @@ class CommittedRows:
             ) from error
 
     def _advice(self, part: StorePartition) -> str:
-        followers = self.host.followers
-        if part.report is not None or (part.follower and followers.is_held(part.follower)):
-            return ". Ask again later"
+        replicas = self.host.replicas
+        if part.report is not None or (part.replica and replicas.is_held(part.replica)):
+            return ". Retry later"
         return (
             ", and no worker of this host has the task to complete it. Query the host that has the "
             "task, or start a worker here"
@@ -447,9 +446,9 @@ class CommittedRows:
             state, age_ms = None if self.store.is_global else "running", 0
         elif report is not None and state == "running":
             age_ms = round(1000 * max(age_s, report.age_s))
-        elif self.store.is_global and part.follower is not None:
+        elif self.store.is_global and part.replica is not None:
             # The worker that holds the files applies changes immediately, without a report.
-            is_current = self.host.followers.is_held(part.follower)
+            is_current = self.host.replicas.is_held(part.replica)
             age_ms = round(1000 * age_s) if is_current else age_ms
         return PartitionPosition(
             partition=part.shown_partition,
@@ -463,17 +462,17 @@ class CommittedRows:
             max_offset=position.offset if max_offset is None else max_offset,
         )
 
-    def walk(self, scan: Scan, cursor: Cursor | None = None) -> Iterator[ScannedRow]:
-        """Iterate over all partitions in key order (`headrace.streams.queries.walk`)."""
-        walks = [
-            self._walk_part(part, scan if cursor is None else scan.rest(cursor, part.partition))
+    def scan_rows(self, scan: Scan, cursor: Cursor | None = None) -> Iterator[ScannedRow]:
+        """Iterate over all partitions in key order (`headrace.streams.queries.scan`)."""
+        scans = [
+            self._scan_part(part, scan if cursor is None else scan.rest(cursor, part.partition))
             for part in self.parts()
         ]
-        if len(walks) == 1:
-            return walks[0]
-        return heapq.merge(*walks, reverse=scan.reverse)
+        if len(scans) == 1:
+            return scans[0]
+        return heapq.merge(*scans, reverse=scan.reverse)
 
-    def _walk_part(self, part: StorePartition, scan: Scan) -> Iterator[ScannedRow]:
+    def _scan_part(self, part: StorePartition, scan: Scan) -> Iterator[ScannedRow]:
         for _, steps, _ in self.pieces(part, scan):
             yield from steps
 
