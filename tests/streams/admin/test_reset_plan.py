@@ -12,8 +12,8 @@ from headrace.streams import KafkaStreams
 from headrace.streams.admin.reset import (
     ApplicationTopics,
     InputReset,
-    OutsideTable,
     ResetPlan,
+    SinkUse,
     lines,
     moves,
 )
@@ -183,7 +183,7 @@ def test_each_table_outside_is_named_with_what_becomes_of_it(tmp_path: Path) -> 
     other = builder.stream("other", key=serdes.string, value=serdes.string)
     other.to_sink(SqliteSink(path, "direct", columns), name="itself", direct=True)
     app = KafkaStreams(builder.build(), {"application.id": "a", "bootstrap.servers": "localhost:1"})
-    text = "\n".join(lines(_with(tables=OutsideTable.all_of("a", app.plans))))
+    text = "\n".join(lines(_with(sinks=SinkUse.all_of("a", app.plans))))
     said = {line.split(":")[0].strip(): line for line in text.splitlines() if ": " in line}
     assert f"SqliteSink({path!r}, 'appended'): results are written again" in said["behind"]
     assert "TWICE" in said["behind"]
@@ -191,7 +191,7 @@ def test_each_table_outside_is_named_with_what_becomes_of_it(tmp_path: Path) -> 
     assert f"SqliteSink({path!r}, 'direct'): its position in other stays" in said["itself"]
     assert "NOT written again" in said["itself"]
     assert "'a/itself'" in said["itself"]
-    assert "outside of Kafka" not in "\n".join(lines(EMPTY))
+    assert "External sinks" not in "\n".join(lines(EMPTY))
 
 
 def _with(**changes: object) -> ResetPlan:

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from headrace.streams.cli import dev as module
-from headrace.streams.cli.dev import DevDashboard, _page, missing
+from headrace.streams.cli.dev import DevDashboard, _dashboard, missing
 from tests.support.processes import wait_until
 
 
@@ -52,7 +52,7 @@ def test_without_what_it_needs_it_is_said(
 ) -> None:
     assert missing() is None
     monkeypatch.setattr(module, "NEEDED", ("starlette", "no_such_library"))
-    assert _page(None) is None
+    assert _dashboard(None) is None
     assert capsys.readouterr().out == (
         "No dashboard: it requires no_such_library. Run: pip install 'headrace[web]'\n"
     )

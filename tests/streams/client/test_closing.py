@@ -122,8 +122,8 @@ def test_closing_ends_what_waits_for_a_connection(monkeypatch: pytest.MonkeyPatc
 
 
 def test_closing_ends_what_is_asked_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace.streams.client.query_client.AGAIN_MAX_S", 3_600.0)
-    monkeypatch.setattr("headrace.streams.client.query_client.AGAIN_MIN_S", 3_600.0)
+    monkeypatch.setattr("headrace.streams.client.query_client.RETRY_MAX_S", 3_600.0)
+    monkeypatch.setattr("headrace.streams.client.query_client.RETRY_MIN_S", 3_600.0)
     application = connect("http://127.0.0.1:1", timeout=3 * LONG)
     thread, raised = in_thread(application, CALLS["get"])
     application.close()

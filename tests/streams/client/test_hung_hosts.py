@@ -180,7 +180,7 @@ def test_changes_go_on_at_the_next_host_where_one_hangs_under_them(
     scene: ServedChanges, monkeypatch: pytest.MonkeyPatch, patience_ms: int
 ) -> None:
     """Its silence is noticed later than the patience lasts."""
-    monkeypatch.setattr(query_client, "SILENT_S", 0.5)
+    monkeypatch.setattr(query_client, "STREAM_TIMEOUT_S", 0.5)
     scene.write((0, "a", 1))
     patience = timedelta(milliseconds=patience_ms)
     with (
@@ -215,7 +215,7 @@ def test_a_silent_host_is_waited_for_once(hosts: Hosts) -> None:
     port = second.server.address.port
     second.server.close()
     with HungHost(port) as stopped:
-        code, found = first.get("/counts/count", **{query_client.PATIENCE: "500"})
+        code, found = first.get("/counts/count", **{query_client.TIME_LIMIT: "500"})
         assert (code, found["host"]) == (503, second.endpoint)
         assert stopped.connections == 1
 
@@ -239,7 +239,7 @@ def test_what_a_host_says_of_its_worker_is_told_and_not_that_it_is_silent(
         with pytest.raises(NotReadableError, match=r"worker did not answer within 1 s") as refused:
             application.store("held").get("k")
         assert not isinstance(refused.value, UnreachedHostError)
-        assert not application._client._silent_s  # they have answered, so none comes last
+        assert not application._client._unresponsive_s  # they have answered, so none comes last
 
 
 def test_a_silent_host_is_not_waited_for_longer_than_was_said(hung: HungHost) -> None:

@@ -201,7 +201,7 @@ def refuse_missing_rows(
 
 
 @dataclass(frozen=True, slots=True)
-class OutsideTable:
+class SinkUse:
     """External sink of an operator.
 
     Args:
@@ -220,7 +220,7 @@ class OutsideTable:
     source: str | None = None
 
     @classmethod
-    def all_of(cls, application_id: str, plans: Sequence[SubPlan]) -> tuple[OutsideTable, ...]:
+    def all_of(cls, application_id: str, plans: Sequence[SubPlan]) -> tuple[SinkUse, ...]:
         tables = []
         for plan in plans:
             node = plan.outside
@@ -257,17 +257,17 @@ def _shown(sink: ExternalSink) -> str:
     return kind.__name__ if kind.__repr__ is object.__repr__ else repr(sink)
 
 
-def table_lines(tables: Sequence[OutsideTable]) -> Iterator[str]:
+def sink_lines(sinks: Sequence[SinkUse]) -> Iterator[str]:
     """Yield the lines about external sinks; none without sinks.
 
-    >>> for line in table_lines([OutsideTable("keep", "SqliteSink('a.db', 't')", "shop/keep")]):
+    >>> for line in sink_lines([SinkUse("keep", "SqliteSink('a.db', 't')", "shop/keep")]):
     ...     print(line[:69])
-    Tables outside of Kafka, which are not touched now:
+    External sinks, which are not changed now:
       keep: SqliteSink('a.db', 't'): results are written again, after the
     """
-    if tables:
-        yield "Tables outside of Kafka, which are not touched now:"
-        yield from (f"  {table}" for table in tables)
+    if sinks:
+        yield "External sinks, which are not changed now:"
+        yield from (f"  {sink}" for sink in sinks)
 
 
 # The plan of a reset, as plain data: offsets, topics and directories.
@@ -379,7 +379,7 @@ class ResetPlan:
         directories: local state on this host.
         unfinished: whether an earlier reset did not finish.
         backfill: the first note of an open backfill; nothing is done while one is open.
-        tables: external sinks, which are listed but not changed.
+        sinks: external sinks, which are listed but not changed.
         read_as_tables: inputs that are always reset to the beginning.
         also_written: inputs that the application also writes.
     """
@@ -395,7 +395,7 @@ class ResetPlan:
     directories: tuple[Path, ...]
     unfinished: bool
     backfill: BackfillNote | None = None
-    tables: tuple[OutsideTable, ...] = ()
+    sinks: tuple[SinkUse, ...] = ()
     read_as_tables: frozenset[str] = frozenset()
     also_written: tuple[str, ...] = ()
 
@@ -501,7 +501,7 @@ def lines(plan: ResetPlan) -> Iterator[str]:
         yield from _listed(plan.leftovers)
     yield "Local state to remove on this host:"
     yield from _listed(map(str, plan.directories))
-    yield from table_lines(plan.tables)
+    yield from sink_lines(plan.sinks)
     yield (
         "Local state on other hosts is dropped automatically at the next start, because its "
         "changelogs are re-created. Output topics are not changed, and receive the results again."
@@ -561,7 +561,7 @@ def _listed(names: Iterable[str]) -> Iterator[str]:
     yield from lines or ["  none"]
 
 
-_LOOK_AGAIN_S = 0.1
+_RECHECK_S = 0.1
 _BROKEN = (
     "a copy of these files, or another host, may have the rows: put the copy in their place and "
     "run this again; headrace reset starts without them"
@@ -592,7 +592,7 @@ class Reset:
         self._group = application_id
         self._topics = ApplicationTopics.of(plans, global_topics)
         self._uses = input_uses(plans)
-        self._tables = OutsideTable.all_of(application_id, plans)
+        self._sinks = SinkUse.all_of(application_id, plans)
         self._cluster = cluster
         self._state_dir = state_dir
         self._timeout_s = timeout_s
@@ -632,7 +632,7 @@ class Reset:
             directories=tuple(self._directories()),
             unfinished=any(c.metadata.startswith(RESET_MARK) for c in committed.values()),
             backfill=open_note(self._group, self._cluster),
-            tables=self._tables,
+            sinks=self._sinks,
             read_as_tables=frozenset(tables),
             also_written=self._topics.also_written,
         )
@@ -650,7 +650,7 @@ class Reset:
             self._probe("reset_marked")
             self._cluster.delete_topics(plan.doomed)
             self._probe("reset_topics_deleted")
-            self._await_forgotten(plan.doomed)
+            self._await_offsets_deleted(plan.doomed)
             for directory in held:
                 directory.remove()
             self._probe("reset_state_removed")
@@ -660,7 +660,7 @@ class Reset:
             self._cluster.set_offsets(self._group, plan.finals)
             self._probe("reset_done")
 
-    def _await_forgotten(self, topics: Iterable[str]) -> None:
+    def _await_offsets_deleted(self, topics: Iterable[str]) -> None:
         """Wait until the group has no offsets of deleted topics, which new topics would inherit."""
         deleted = frozenset(topics)
         give_up_at = time.monotonic() + self._timeout_s
@@ -675,7 +675,7 @@ class Reset:
                     f"{', '.join(left)}; run the reset again, and check the brokers' logs if they "
                     "stay"
                 )
-            time.sleep(_LOOK_AGAIN_S)
+            time.sleep(_RECHECK_S)
 
     def _directories(self) -> list[Path]:
         if not (self._state_dir / self._group).is_dir():
@@ -700,7 +700,7 @@ def refuse_members(group: str, members: Sequence[Member]) -> None:
 
 
 def changed_since(group: str, *, nothing_was: str = "done") -> ResetRefusedError:
-    """Return the error for a plan that another look at the cluster does not confirm."""
+    """Return the error for a plan that does not match the cluster any more."""
     return ResetRefusedError(
         f"offsets, members or topics of {group} have changed since the plan was made; nothing was "
         f"{nothing_was}: check the new plan and try again"

@@ -36,7 +36,7 @@ from headrace.streams.web import NEEDED
 
 ENDINGS = (".py", ".toml", ".avsc")
 FILES_MAX = 5_000
-_NOT_THE_PROJECT_S = frozenset({"__pycache__", "node_modules", "site-packages", "build", "dist"})
+_OTHER_FOLDERS = frozenset({"__pycache__", "node_modules", "site-packages", "build", "dist"})
 
 
 class FileWatcher:
@@ -75,12 +75,12 @@ class FileWatcher:
             if root.is_file():
                 yield root
             for folder, folders, files in os.walk(root):
-                folders[:] = [f for f in folders if _is_the_project_s(Path(folder, f))]
+                folders[:] = [f for f in folders if _is_project_folder(Path(folder, f))]
                 yield from (Path(folder, f) for f in sorted(files) if f.endswith(ENDINGS))
 
 
-def _is_the_project_s(folder: Path) -> bool:
-    if folder.name.startswith(".") or folder.name in _NOT_THE_PROJECT_S:
+def _is_project_folder(folder: Path) -> bool:
+    if folder.name.startswith(".") or folder.name in _OTHER_FOLDERS:
         return False
     return not (folder / "pyvenv.cfg").exists()
 
@@ -88,11 +88,11 @@ def _is_the_project_s(folder: Path) -> bool:
 # Child processes that end with `headrace dev`, even if it is killed.
 #
 #     python -m headrace.streams.cli.dev FILE run my_app:app …   a command of `headrace`
-#     python -m headrace.streams.cli.dev FILE --tidy SETTINGS [BROKER]
+#     python -m headrace.streams.cli.dev FILE --clean-up SETTINGS [BROKER]
 #
 # FILE is the read end of a pipe. Only `headrace dev` holds the write end, and never writes to it:
 # the pipe closes when that process ends, for whatever reason. The command then gets SIGTERM, and
-# SIGKILL if it does not stop in time. With ``--tidy`` the process cleans up instead: it removes the
+# SIGKILL if it does not stop in time. With ``--clean-up`` it cleans up instead: it removes the
 # directory with the settings, and stops the broker if `headrace dev` has started it or was about
 # to.
 
@@ -113,7 +113,7 @@ def _follow(file: int) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _tidy(settings: Path, brokers: list[str]) -> None:
+def _clean_up(settings: Path, brokers: list[str]) -> None:
     shutil.rmtree(settings, ignore_errors=True)
     if brokers:
         from headrace.streams.devbroker.cluster import DevBroker
@@ -125,12 +125,12 @@ def main() -> None:
     """Run a command with a parent-death watchdog, or wait for the parent's end and clean up."""
     file, arguments = int(sys.argv[1]), sys.argv[2:]
     os.set_inheritable(file, False)
-    if arguments[0] == "--tidy":
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the terminal may go first
+    if arguments[0] == "--clean-up":
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the terminal may close first
         _await_end(file)
-        _tidy(Path(arguments[1]), arguments[2:])
+        _clean_up(Path(arguments[1]), arguments[2:])
         return
-    threading.Thread(target=_follow, args=(file,), name="headrace-leash", daemon=True).start()
+    threading.Thread(target=_follow, args=(file,), name="headrace-watchdog", daemon=True).start()
     sys.argv = ["headrace", *arguments]
     runpy.run_module("headrace", run_name="__main__", alter_sys=True)
 
@@ -146,24 +146,24 @@ class Child:
     this process ends.
     """
 
-    def __init__(self, *arguments: str, say: Callable[[str], None]) -> None:
+    def __init__(self, *arguments: str, print_line: Callable[[str], None]) -> None:
         self._has_line = False
-        self._print = say
-        leash, self._leash = os.pipe()
+        self._print = print_line
+        watchdog_end, self._watchdog_end = os.pipe()
         try:
             self._process = subprocess.Popen(
-                _on_leash(leash, *arguments),
+                _watched_command(watchdog_end, *arguments),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 env=_without_settings(os.environ),
-                pass_fds=[leash],
+                pass_fds=[watchdog_end],
                 process_group=0,
                 text=True,
                 errors="replace",
             )
         finally:
-            os.close(leash)
+            os.close(watchdog_end)
         self._reader = threading.Thread(target=self._pass_on, daemon=True)
         self._reader.start()
 
@@ -193,25 +193,25 @@ class Child:
             except subprocess.TimeoutExpired:
                 self._process.kill()
         self.wait()
-        os.close(self._leash)
+        os.close(self._watchdog_end)
 
 
 @contextmanager
-def tidied(settings: Path, broker: Path | None) -> Iterator[None]:
+def cleaned_up_if_killed(settings: Path, broker: Path | None) -> Iterator[None]:
     """Start a process that cleans up if this process is killed; else the caller cleans up."""
-    leash, ours = os.pipe()
+    watchdog_end, ours = os.pipe()
     brokers = [] if broker is None else [str(broker)]
     try:
         process = subprocess.Popen(
-            _on_leash(leash, "--tidy", str(settings), *brokers),
+            _watched_command(watchdog_end, "--clean-up", str(settings), *brokers),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            pass_fds=[leash],
+            pass_fds=[watchdog_end],
             process_group=0,
         )
     finally:
-        os.close(leash)
+        os.close(watchdog_end)
     try:
         yield
     finally:
@@ -220,8 +220,8 @@ def tidied(settings: Path, broker: Path | None) -> Iterator[None]:
         os.close(ours)
 
 
-def _on_leash(leash: int, *arguments: str) -> list[str]:
-    return [sys.executable, "-P", "-m", "headrace.streams.cli.dev", str(leash), *arguments]
+def _watched_command(watchdog_end: int, *arguments: str) -> list[str]:
+    return [sys.executable, "-P", "-m", "headrace.streams.cli.dev", str(watchdog_end), *arguments]
 
 
 def _without_settings(environ: Mapping[str, str]) -> dict[str, str]:
@@ -232,7 +232,7 @@ def _without_settings(environ: Mapping[str, str]) -> dict[str, str]:
 PORT = 8080
 _HOST = "127.0.0.1"
 _OPEN_WITHIN_S = 60.0
-_PAGE_LOOK_S = 0.2
+_DASHBOARD_POLL_S = 0.2
 
 
 class DevDashboard:
@@ -264,7 +264,7 @@ class DevDashboard:
             with suppress(OSError), urllib.request.urlopen(url, timeout=5):  # noqa: S310 - http
                 show(self.url)
                 return
-            time.sleep(_PAGE_LOOK_S)
+            time.sleep(_DASHBOARD_POLL_S)
 
 
 def missing() -> str | None:
@@ -324,7 +324,7 @@ def dev(
         try:
             home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="headrace-dev-")))
             if "bootstrap.servers" in settings:
-                stack.enter_context(tidied(home, None))
+                stack.enter_context(cleaned_up_if_killed(home, None))
                 given = origins_of(settings).get("bootstrap.servers", "the settings")
                 click.echo(f"Cluster: {settings['bootstrap.servers']} (from {given})")
             else:
@@ -334,15 +334,15 @@ def dev(
             changes = FileWatcher(_roots(target))
             files = "1 file" if len(changes) == 1 else f"{len(changes)} files"
             click.echo(f"Watching {files}. Press Ctrl-C to stop.")
-            page = _page(http_port)
-            if page is not None and opens:
-                page.open_soon()
-            DevSession(target, str(file), partitions, changes, page).run()
+            dashboard = _dashboard(http_port)
+            if dashboard is not None and opens:
+                dashboard.open_soon()
+            DevSession(target, str(file), partitions, changes, dashboard).run()
         except KeyboardInterrupt:
             click.echo("Ended.")
 
 
-def _page(port: int | None) -> DevDashboard | None:
+def _dashboard(port: int | None) -> DevDashboard | None:
     if (lacking := missing()) is not None:
         click.echo(f"No dashboard: it requires {lacking}. Run: pip install 'headrace[web]'")
         return None
@@ -358,13 +358,13 @@ class DevSession:
         file: str,
         partitions: int | None,
         changes: FileWatcher,
-        page: DevDashboard | None,
+        dashboard: DevDashboard | None,
     ) -> None:
         self._target = target
         self._config = ("--config", file)
         self._partitions = partitions
         self._changes = changes
-        self._page = page
+        self._dashboard = dashboard
 
     def run(self) -> None:
         while True:
@@ -386,13 +386,13 @@ class DevSession:
         )
         tail.await_output()  # the first output must not be missed
         options = ("--log-format", "console", "--status-every", "0")
-        served = () if self._page is None else self._page.options
+        served = () if self._dashboard is None else self._dashboard.options
         self._child(children, "run", self._target, *options, *served)
-        if self._page is not None:
-            click.echo(f"The page: {self._page.url}")
+        if self._dashboard is not None:
+            click.echo(f"Dashboard: {self._dashboard.url}")
 
     def _child(self, children: ExitStack, *arguments: str) -> Child:
-        child = Child(*arguments, *self._config, say=click.echo)
+        child = Child(*arguments, *self._config, print_line=click.echo)
         children.callback(child.stop)
         return child
 
@@ -426,7 +426,7 @@ def _broker(directory: Path, port: int, home: Path) -> Iterator[str]:
             ran = status.serving
             is_there = any(node.pid for node in status.nodes)
             broker = DevBroker(directory, port=0 if is_there else port, report=click.echo)
-            stack.enter_context(tidied(home, None if ran else broker.directory))
+            stack.enter_context(cleaned_up_if_killed(home, None if ran else broker.directory))
             servers = broker.start()
         except DevBrokerError as error:
             raise click.ClickException(

@@ -16,7 +16,7 @@ from typing import Any, Generic, Literal, Self, TypeVar
 import msgspec
 
 from headrace.streams.client.http import EventStream, ServerSentEvent
-from headrace.streams.client.query_client import AGAIN_MAX_S, AGAIN_MIN_S, QueryClient
+from headrace.streams.client.query_client import RETRY_MAX_S, RETRY_MIN_S, QueryClient
 from headrace.streams.queries.errors import (
     ClosedConnectionError,
     NotReadableError,
@@ -143,7 +143,7 @@ class Changes(Generic[K, V]):
             return
 
     def _until_closed(self) -> Iterator[list[Change[K, V]]]:
-        give_up_s, pause_s = self._until(), AGAIN_MIN_S
+        give_up_s, pause_s = self._until(), RETRY_MIN_S
         while (stream := self._opened()) is not None:
             has_received = False
             try:
@@ -165,7 +165,7 @@ class Changes(Generic[K, V]):
                         f"continue from. Start again: {error}"
                     ) from error
                 if has_received:  # the time-out starts after the last received data
-                    give_up_s, pause_s = self._until(), AGAIN_MIN_S
+                    give_up_s, pause_s = self._until(), RETRY_MIN_S
                 if time.monotonic() + pause_s >= give_up_s:
                     raise
                 if isinstance(error, UnreachedHostError) and error.is_silent:
@@ -175,7 +175,7 @@ class Changes(Generic[K, V]):
             finally:
                 stream.close()
             self._ending.pause(pause_s)
-            pause_s = min(2 * pause_s, AGAIN_MAX_S)
+            pause_s = min(2 * pause_s, RETRY_MAX_S)
 
     def close(self) -> None:
         """Close the feed, even while another thread waits for a change."""

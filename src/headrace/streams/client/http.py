@@ -266,12 +266,12 @@ class HttpHost:
         *,
         headers: Mapping[str, str],
         begin_s: float,
-        silent_s: float,
+        timeout_s: float,
         ending: Interruption,
     ) -> Reply | EventStream:
         """Open an event stream; return the response if the host rejects it.
 
-        `begin_s` and `silent_s` are time-outs before the first data, and between data.
+        `begin_s` and `timeout_s` are time-outs before the first data, and between data.
         """
         connection = self._connect()
         try:
@@ -279,7 +279,7 @@ class HttpHost:
             connection.request("GET", self._path + target, headers=dict(headers))
             answer = connection.getresponse()
             if answer.status == 200 and answer.headers.get_content_type() == EVENTS:
-                sock.settimeout(silent_s)
+                sock.settimeout(timeout_s)
                 return EventStream(answer, sock, self._unreached)
             data = answer.read(ANSWER_MAX_BYTES)
         except (OSError, http.client.HTTPException) as error:
@@ -290,13 +290,13 @@ class HttpHost:
         return self._read(answer.status, data)
 
     def _reach(
-        self, connection: http.client.HTTPConnection, silent_s: float, ending: Interruption
+        self, connection: http.client.HTTPConnection, timeout_s: float, ending: Interruption
     ) -> socket.socket:
         """Connect if necessary; return the socket, which the connection may drop later."""
         ending.require()
         if connection.sock is None:
             connection.sock = self._opened(
-                connection.host, connection.port, min(CONNECT_S, silent_s), ending
+                connection.host, connection.port, min(CONNECT_S, timeout_s), ending
             )
         sock: socket.socket = connection.sock
         try:
@@ -304,7 +304,7 @@ class HttpHost:
         except ClosedConnectionError:
             connection.close()
             raise
-        sock.settimeout(silent_s)
+        sock.settimeout(timeout_s)
         return sock
 
     def _opened(

@@ -41,15 +41,15 @@ R = TypeVar("R")
 
 TARGET_MAX = 60_000
 """Maximum length of a request target: servers close connections with a longer first line."""
-AGAIN_MIN_S = 0.05
-AGAIN_MAX_S = 0.5
-SILENT_S = 30.0
+RETRY_MIN_S = 0.05
+RETRY_MAX_S = 0.5
+STREAM_TIMEOUT_S = 30.0
 """Time-out of an event stream; a server sends a heartbeat every ten seconds."""
 WAIT_MAX_S = 2.0
 """Maximum time for which a server waits for a position, before the query is repeated."""
-SILENT_KEPT_S = 60.0
+TRIED_LAST_S = 60.0
 """Time for which an unresponsive host is tried last."""
-PATIENCE = "headrace-patience-ms"
+TIME_LIMIT = "headrace-patience-ms"
 """Header with the time for which the client waits for an answer."""
 EARLIER = "headrace-earlier"
 """Header that is "true" if the positions to wait for come from earlier answers."""
@@ -66,7 +66,7 @@ class _Attempt:
     has_response: bool
 
     @property
-    def silent_s(self) -> float:
+    def timeout_s(self) -> float:
         """Time without data after which the attempt fails; the last host gets extra time."""
         is_late = self.is_last and not self.has_response
         return max(self.part_s, WAIT_MAX_S) if is_late else self.part_s
@@ -74,12 +74,12 @@ class _Attempt:
     @property
     def wait_s(self) -> float:
         """Time for which the host waits for a position."""
-        return min(self.patience_s if self.is_last else self.part_s / 2, WAIT_MAX_S)
+        return min(self.answer_limit_s if self.is_last else self.part_s / 2, WAIT_MAX_S)
 
     @property
-    def patience_s(self) -> float:
+    def answer_limit_s(self) -> float:
         """Time within which the host must answer, so that its report about other hosts arrives."""
-        return min(self.part_s, 0.75 * self.silent_s)
+        return min(self.part_s, 0.75 * self.timeout_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,10 +92,10 @@ class _BestError:
     def is_more_than(self, error: NotReadableError, attempt: _Attempt, after_s: float) -> bool:
         """Compare with a later error: a time-out as late may have hidden the same error."""
         if isinstance(error, UnreachedHostError):
-            is_silence = error.is_silent
+            is_timeout = error.is_silent
         else:
-            is_silence = error.unreached is not None and after_s >= attempt.patience_s
-        return is_silence and after_s < 2 * self.after_s
+            is_timeout = error.unreached is not None and after_s >= attempt.answer_limit_s
+        return is_timeout and after_s < 2 * self.after_s
 
 
 class QueryClient:
@@ -120,7 +120,7 @@ class QueryClient:
         never_back: bool = True,
     ) -> None:
         self._hosts = [HttpHost(url, context=context) for url in urls]
-        self._silent_s: dict[str, float] = {}
+        self._unresponsive_s: dict[str, float] = {}
         """When hosts have last been silent."""
         self._headers = {"Accept": "application/json"}
         self._token = None if token is None else sent_token(token)
@@ -143,8 +143,8 @@ class QueryClient:
             reply = attempt.host.ask(
                 self._target(store, path, given, attempt.wait_s),
                 body,
-                headers={**self._sent(body), PATIENCE: str(round(1000 * attempt.patience_s))},
-                timeout_s=attempt.silent_s,
+                headers={**self._sent(body), TIME_LIMIT: str(round(1000 * attempt.answer_limit_s))},
+                timeout_s=attempt.timeout_s,
             )
             return _read(reply)
 
@@ -176,8 +176,8 @@ class QueryClient:
             found = attempt.host.listen(
                 _short(f"/api/stores/{quote(store, safe='')}/{path}?{query}"),
                 headers=headers,
-                begin_s=SILENT_S if attempt.is_last else attempt.silent_s,
-                silent_s=SILENT_S,
+                begin_s=STREAM_TIMEOUT_S if attempt.is_last else attempt.timeout_s,
+                timeout_s=STREAM_TIMEOUT_S,
                 ending=ending,
             )
             if isinstance(found, EventStream):
@@ -189,7 +189,7 @@ class QueryClient:
     def _retry(self, send: Callable[[_Attempt], R], ending: Interruption) -> R:
         """Repeat attempts until success, or until the time is over and all hosts were tried."""
         give_up_s = time.monotonic() + self.timeout_s
-        pause_s = AGAIN_MIN_S
+        pause_s = RETRY_MIN_S
         silent: set[HttpHost] = set()
         others: set[HttpHost] = set()
         best: _BestError | None = None
@@ -217,25 +217,25 @@ class QueryClient:
                         raise
                     raise best.error from error
                 ending.pause(pause_s)
-                pause_s = min(2 * pause_s, AGAIN_MAX_S)
+                pause_s = min(2 * pause_s, RETRY_MAX_S)
 
     def _next_attempt(
         self, silent: Set[HttpHost], left_s: float, *, has_response: bool
     ) -> _Attempt:
         """Choose the next host among the hosts that were responsive during this query."""
-        known_s = time.monotonic() - SILENT_KEPT_S
+        known_s = time.monotonic() - TRIED_LAST_S
         with self._lock:
             others = [host for host in self._hosts if host not in silent] or self._hosts
             others = sorted(
-                others, key=lambda host: self._silent_s.get(host.url, known_s) > known_s
+                others, key=lambda host: self._unresponsive_s.get(host.url, known_s) > known_s
             )
-        part_s = max(left_s / len(others), AGAIN_MIN_S)
+        part_s = max(left_s / len(others), RETRY_MIN_S)
         return _Attempt(others[0], part_s, is_last=len(others) == 1, has_response=has_response)
 
     def leave(self, url: str) -> None:
         """Move an unresponsive host to the end of the order."""
         with self._lock:
-            self._silent_s[url] = time.monotonic()
+            self._unresponsive_s[url] = time.monotonic()
             self._hosts = sorted(self._hosts, key=lambda host: host.url == url)
 
     def next_host(self) -> None:

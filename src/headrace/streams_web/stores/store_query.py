@@ -13,7 +13,7 @@ from urllib.parse import quote, urlencode
 import msgspec
 from starlette.requests import Request
 
-from headrace.streams.client.query_client import EARLIER, PATIENCE
+from headrace.streams.client.query_client import EARLIER, TIME_LIMIT
 from headrace.streams.config.settings import span_of
 from headrace.streams.queries.answers import PartitionPosition
 from headrace.streams.queries.committed_rows import AGE_MAX_S, too_old
@@ -38,7 +38,7 @@ WITHIN_MIN_S = 0.05
 FORWARDED_BY = "headrace-asked-by"
 """Header of a forwarded query, with the endpoint of the host that forwards it. The receiving host
 answers from its own files, so that no query goes in circles."""
-_PATIENCE_MS = re.compile(r"[0-9]{1,9}")
+_TIME_LIMIT_MS = re.compile(r"[0-9]{1,9}")
 _OUTER = ("route", "partial", "partitions", "of", "left", "min_position", "key")
 """Parameters that are set again when a query is forwarded."""
 _OF_ROWS = frozenset({"from", "to", "limit", "after"})
@@ -70,8 +70,8 @@ class StoreQuery:
 
     @classmethod
     def of(cls, request: Request, body: bytes = b"") -> Self:
-        patience = request.headers.get(PATIENCE, "")
-        is_given = _PATIENCE_MS.fullmatch(patience) is not None
+        limit_ms = request.headers.get(TIME_LIMIT, "")
+        is_given = _TIME_LIMIT_MS.fullmatch(limit_ms) is not None
         return cls(
             name=request.path_params.get("name", ""),
             given=tuple(request.query_params.multi_items()),
@@ -80,7 +80,7 @@ class StoreQuery:
             sender=request.headers.get(FORWARDED_BY),
             authorization=request.headers.get("authorization"),
             is_earlier=request.headers.get(EARLIER) == "true",
-            until_s=time.monotonic() + int(patience) / 1000 if is_given else None,
+            until_s=time.monotonic() + int(limit_ms) / 1000 if is_given else None,
         )
 
     @cached_property

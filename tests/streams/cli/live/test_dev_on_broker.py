@@ -97,7 +97,7 @@ def test_each_save_starts_it_again_and_a_mistake_is_shown(topics: Topics, tmp_pa
     with dev(tmp_path, "--bootstrap-servers", topics.bootstrap, "--partitions", "2") as terminal:
         terminal.wait_for(f"Cluster: {topics.bootstrap} (from --bootstrap-servers)")
         terminal.wait_for("new=running")
-        (page,) = set(re.findall(r"The page: (\S+)", terminal.text()))
+        (page,) = set(re.findall(r"Dashboard: (\S+)", terminal.text()))
         with urllib.request.urlopen(f"{page}api/stores", timeout=PATIENCE_S) as answer:
             assert json.load(answer) == {"stores": []}
         assert (topics.partitions(words), topics.partitions(out)) == (2, 2)
@@ -111,7 +111,7 @@ def test_each_save_starts_it_again_and_a_mistake_is_shown(topics: Topics, tmp_pa
         kafka.write(topics.bootstrap, words, [(None, b"second")])
         mine.write_text("change = str.title\n")
         terminal.wait_for('"value":"Second"')
-        assert set(re.findall(r"The page: (\S+)", terminal.text())) == {page}
+        assert set(re.findall(r"Dashboard: (\S+)", terminal.text())) == {page}
         assert terminal.interrupt() == 0
     assert terminal.text().endswith("Ended.\n")
 
