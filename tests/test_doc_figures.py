@@ -9,11 +9,11 @@ import pytest
 from headrace.streams.config import client_settings, dead_letter_headers
 from headrace.streams.kafka import connectivity
 from headrace.streams.metrics import hot_keys, node_times
-from headrace.streams.queries import feeds, query_queue, source
+from headrace.streams.queries import committed_rows, feeds, query_queue
 from headrace.streams.tasks import home, tasks
 from headrace.streams.worker import membership, shutdown, snapshot_collector
 from headrace.streams.worker.restarts import RestartLimits
-from headrace.streams_web.stores import asked
+from headrace.streams_web.stores import store_query
 from headrace.topology.dsl import kstream
 from tests.mutants.changes import all_changes
 from tests.reference import test_random_topologies
@@ -55,13 +55,19 @@ FIGURES = (
     ("interactive-queries", f"or {query_queue.BYTES_MAX >> 10} KiB of them"),
     ("interactive-queries", f"and {query_queue.TURN_S * 1000:g} ms between two batches"),
     ("interactive-queries", f"if {query_queue.WAITING_MAX} queries are already waiting"),
-    ("interactive-queries", f"100 by default and {asked.PAGE_MAX:,} at most"),
-    ("interactive-queries", f"{asked.WAIT_S:g} s by default and {asked.WAIT_MAX_S:g} s at most"),
+    ("interactive-queries", f"100 by default and {store_query.PAGE_MAX:,} at most"),
+    (
+        "interactive-queries",
+        f"{store_query.WAIT_S:g} s by default and {store_query.WAIT_MAX_S:g} s at most",
+    ),
     (
         "interactive-queries",
         f"{feeds.FOLLOWERS_MAX} may listen to a process, {feeds.CATCHING_UP_MAX} of them",
     ),
-    ("interactive-queries", f"moved to another host more than {_WORDS[round(source.AGE_MAX_S)]}"),
+    (
+        "interactive-queries",
+        f"moved to another host more than {_WORDS[round(committed_rows.AGE_MAX_S)]}",
+    ),
     ("interactive-queries", f"of more than {hot_keys.KEY_BYTES_MAX:,} bytes are ignored"),
     ("monitoring", f"each `node.times.interval.ms`, {node_times.EVERY_S * 1000:g} by default"),
     ("monitoring", f"and each {snapshot_collector.EVERY_MOST_S:g} s if a report takes long"),

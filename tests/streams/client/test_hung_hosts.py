@@ -18,7 +18,7 @@ from headrace.streams.queries.query_queue import (
     StateQueryRequest,
     StateQueryResponse,
     UnansweredError,
-    silent,
+    unresponsive,
 )
 from tests.support.hosts import Hosts
 from tests.support.hung import HungHost
@@ -228,7 +228,7 @@ def test_what_a_host_says_of_its_worker_is_told_and_not_that_it_is_silent(
 
     def stand_still(_: StateQueryRequest, __: float) -> StateQueryResponse:
         time.sleep(1.0)
-        raise UnansweredError(silent(1.0))
+        raise UnansweredError(unresponsive(1.0))
 
     monkeypatch.setattr(query_client, "WAIT_MAX_S", 0.2)
     first, second = hosts.hosts

@@ -9,7 +9,7 @@ import pytest
 from headrace import StreamsBuilder, TopologyTestDriver, serdes
 from headrace.streams.errors import RecordError
 from headrace.streams.supervisor.exit_codes import ExitCode
-from headrace.streams.supervisor.worker_process import _exit_code, _Says
+from headrace.streams.supervisor.worker_process import _exit_code, _FailureFormat
 
 
 def failure(data: bytes) -> RecordError:
@@ -46,8 +46,10 @@ def test_a_worker_names_the_application_that_it_was_told_to_run() -> None:
         raise failure(b"0")
 
     reports = Reports()
-    says = _Says(full=False, target="my apps/shops.py:app", again=["--config", "my own.toml"])
-    code = _exit_code(work, cast("Any", reports), says)
+    format_ = _FailureFormat(
+        full=False, target="my apps/shops.py:app", again=["--config", "my own.toml"]
+    )
+    code = _exit_code(work, cast("Any", reports), format_)
     assert code is ExitCode.RECORD
     named = "--app 'my apps/shops.py:app' --config 'my own.toml'"
     assert f"headrace skip in 0 0 {named}" in str(reports.sent[0])
