@@ -19,7 +19,7 @@ import pytest
 
 from headrace import StreamsBuilder, TopologyTestDriver
 from headrace.streams.cli.main import main
-from headrace.streams.cli.options import _flat
+from headrace.streams.cli.options import _flattened
 from headrace.streams.config.config import StreamsConfig
 from headrace.streams.kafka.client_check import check_clients
 from tests.support.postgres import PostgresServer
@@ -93,7 +93,7 @@ def test_the_settings_of_the_recipe_on_tls_are_accepted_by_the_clients(tmp_path:
     (tmp_path / "ca.pem").write_text(certificate)
     (tmp_path / "kafka").write_text("secret")
     files = {"/etc/kafka/": f"{tmp_path}/", "/run/secrets/": f"{tmp_path}/"}
-    settings = _flat(tomllib.loads(renamed(block, files)))
+    settings = _flattened(tomllib.loads(renamed(block, files)))
     check_clients(StreamsConfig.parse({"application.id": "shop", **settings}))
 
 

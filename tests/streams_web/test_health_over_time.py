@@ -76,14 +76,14 @@ def test_it_lives_over_ten_minutes_of_a_storm_of_workers() -> None:
     sizes = (3, 1, 5, 2, 1, 4)
     for turn, _ in enumerate(scene.over(TEN_MINUTES_S)):
         size = sizes[turn // 2 % len(sizes)]
-        scene.supervisor.ask(partial(Supervisor.scale, workers=size))
+        scene.supervisor.submit(partial(Supervisor.scale, workers=size))
         for _, process in scene.started:
             if process.code is None:
                 scene.tell(process, "rebalancing", task_snapshot(0, state="waiting", inputs=()))
         if turn > 2:
             assert scene.reasons
     assert len(scene.started) > 100
-    scene.supervisor.ask(partial(Supervisor.scale, workers=1))
+    scene.supervisor.submit(partial(Supervisor.scale, workers=1))
     scene.supervisor.turn()
     for _, process in scene.started:
         if process.code is None:

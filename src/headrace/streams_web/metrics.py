@@ -53,7 +53,7 @@ class Metric:
 # -- how a snapshot is read --------------------------------------------------------------------
 
 
-def _itself(value: Value) -> Value:
+def _unchanged(value: Value) -> Value:
     return value
 
 
@@ -68,24 +68,24 @@ class Read:
     """
 
     things: Callable[[ApplicationSnapshot, float], Iterable[tuple[Labels, Any]]]
-    value: Callable[[Any], Value | None] = _itself
+    value: Callable[[Any], Value | None] = _unchanged
 
 
 def _app(values: Callable[[ApplicationSnapshot], Found]) -> Read:
     return Read(lambda app, _: values(app))
 
 
-def _the_views(app: ApplicationSnapshot, _: float) -> Iterable[tuple[Labels, WorkerView]]:
+def _each_view(app: ApplicationSnapshot, _: float) -> Iterable[tuple[Labels, WorkerView]]:
     return (((str(view.index),), view) for view in app.workers)
 
 
-def _the_workers(app: ApplicationSnapshot, now_s: float) -> Iterable[tuple[Labels, WorkerSnapshot]]:
+def _each_worker(app: ApplicationSnapshot, now_s: float) -> Iterable[tuple[Labels, WorkerSnapshot]]:
     """Yield workers with a report, even if they have ended: counts stay until a restart."""
     views = (view.at(now_s) for view in app.workers)
     return (((str(view.index),), view.snapshot) for view in views if view.snapshot is not None)
 
 
-def _the_tasks(app: ApplicationSnapshot, now_s: float) -> Iterable[tuple[Labels, TaskSnapshot]]:
+def _each_task(app: ApplicationSnapshot, now_s: float) -> Iterable[tuple[Labels, TaskSnapshot]]:
     """Skip tasks of a worker without a process, because other workers have them by now."""
     for view in app.at(now_s).workers:
         if view.snapshot is not None and view.pid is not None:
@@ -94,49 +94,49 @@ def _the_tasks(app: ApplicationSnapshot, now_s: float) -> Iterable[tuple[Labels,
                 yield (index, task.id), task
 
 
-def _the_inputs(app: ApplicationSnapshot, now_s: float) -> Iterable[tuple[Labels, InputSnapshot]]:
-    for labels, task in _the_tasks(app, now_s):
+def _each_input(app: ApplicationSnapshot, now_s: float) -> Iterable[tuple[Labels, InputSnapshot]]:
+    for labels, task in _each_task(app, now_s):
         for one in task.inputs:
             internal = "true" if one.internal else "false"
             yield (*labels, one.topic, str(one.partition), internal), one
 
 
-def _the_stores(app: ApplicationSnapshot, now_s: float) -> Iterable[tuple[Labels, StoreSnapshot]]:
-    for labels, task in _the_tasks(app, now_s):
+def _each_store(app: ApplicationSnapshot, now_s: float) -> Iterable[tuple[Labels, StoreSnapshot]]:
+    for labels, task in _each_task(app, now_s):
         for store in task.stores:
             yield (*labels, store.name), store
 
 
-def _the_ages(app: ApplicationSnapshot, now_s: float) -> Iterable[tuple[Labels, float]]:
-    for labels, worker in _the_workers(app, now_s):
+def _each_age(app: ApplicationSnapshot, now_s: float) -> Iterable[tuple[Labels, float]]:
+    for labels, worker in _each_worker(app, now_s):
         yield labels, worker.age_s(now_s)
 
 
 def _views(value: Callable[[WorkerView], float]) -> Read:
-    return Read(_the_views, value)
+    return Read(_each_view, value)
 
 
 def _workers(value: Callable[[WorkerSnapshot], Value | None]) -> Read:
-    return Read(_the_workers, value)
+    return Read(_each_worker, value)
 
 
 def _tasks(value: Callable[[TaskSnapshot], float | None]) -> Read:
-    return Read(_the_tasks, value)
+    return Read(_each_task, value)
 
 
 def _inputs(value: Callable[[InputSnapshot], float | None]) -> Read:
-    return Read(_the_inputs, value)
+    return Read(_each_input, value)
 
 
 def _stores(value: Callable[[StoreSnapshot], float]) -> Read:
-    return Read(_the_stores, value)
+    return Read(_each_store, value)
 
 
 def _each(values: Callable[[WorkerSnapshot], Found]) -> Read:
     return Read(
         lambda app, now_s: (
             ((*labels, *more), value)
-            for labels, worker in _the_workers(app, now_s)
+            for labels, worker in _each_worker(app, now_s)
             for more, value in values(worker)
         )
     )
@@ -201,7 +201,7 @@ METRICS = (
     ),
     Metric(
         "headrace_worker_report_age_seconds", "gauge",
-        "Age of the worker's last report; large if it is stuck.", ("worker",), Read(_the_ages),
+        "Age of the worker's last report; large if it is stuck.", ("worker",), Read(_each_age),
     ),
     Metric(
         "headrace_worker_process_records", "counter",

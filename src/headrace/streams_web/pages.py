@@ -204,7 +204,7 @@ def _of_worker(view: WorkerView, now_s: float, within: timedelta | None) -> list
         return [] if is_well else [f"{name} is {view.state}{_waiting(snapshot.tasks)}"]
     limit_s = within.total_seconds() - age_s
     late = [
-        f"{name}: {task.id} is {task.state}{_for_how_long(task, age_s)}"
+        f"{name}: {task.id} is {task.state}{_since(task, age_s)}"
         for task in snapshot.tasks
         if task.state != "running" and max(task.state_s, task.unready_s) > limit_s
     ]
@@ -217,7 +217,7 @@ def _of_worker(view: WorkerView, now_s: float, within: timedelta | None) -> list
     return late
 
 
-def _for_how_long(task: TaskSnapshot, age_s: float) -> str:
+def _since(task: TaskSnapshot, age_s: float) -> str:
     if task.unready_s > task.state_s:
         return f", and has not run for {task.unready_s + age_s:.0f} s"
     return f" for {task.state_s + age_s:.0f} s"

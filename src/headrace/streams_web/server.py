@@ -156,7 +156,7 @@ class _Bounded(asyncio.Protocol):
         return self._inner.cycle is not None
 
     @property
-    def lasts(self) -> bool:
+    def is_streaming(self) -> bool:
         """Whether the response is an event stream, which lasts as long as the client reads."""
         return self.is_served and bool(self._inner.scope.get(LASTS))
 
@@ -167,7 +167,7 @@ class _Bounded(asyncio.Protocol):
 
     def rank(self) -> tuple[bool, bool, bool]:
         """Return the sort key for closing: the connection with the lowest is closed first."""
-        return self.is_served, self.lasts, not self.is_idle
+        return self.is_served, self.is_streaming, not self.is_idle
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -175,8 +175,8 @@ class _Bounded(asyncio.Protocol):
         self._inner.connection_made(transport)
         loop = asyncio.get_running_loop()
         self._timers = [
-            loop.call_later(REQUEST_S, self._end_if_silent),
-            loop.call_later(LIFE_S, self._end_unless_it_lasts),
+            loop.call_later(REQUEST_S, self._end_without_request),
+            loop.call_later(LIFE_S, self._end_unless_streaming),
         ]
         self._limits.opened(self)
 
@@ -212,14 +212,14 @@ class _Bounded(asyncio.Protocol):
             self._unread.cancel()
             self._unread = None
 
-    def _end_unless_it_lasts(self) -> None:
-        if not self.lasts:
+    def _end_unless_streaming(self) -> None:
+        if not self.is_streaming:
             self.end()
             return
         loop = asyncio.get_running_loop()
-        self._timers[1] = loop.call_later(LIFE_S, self._end_unless_it_lasts)
+        self._timers[1] = loop.call_later(LIFE_S, self._end_unless_streaming)
 
-    def _end_if_silent(self) -> None:
+    def _end_without_request(self) -> None:
         if not self.is_served:
             self.end()
 

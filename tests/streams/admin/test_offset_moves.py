@@ -106,12 +106,12 @@ def test_what_would_double_or_lose_needs_its_option_under_exactly_once(
 ) -> None:
     plan = planned(before, target)
     wanted = {"again": option == "--process-again", "left_out": option == "--leave-out"}
-    plan.refuse_unasked(**wanted)
+    plan.require_consent(**wanted)
     other = {name: option != "" and not is_wanted for name, is_wanted in wanted.items()}
     if option:
         with pytest.raises(ResetRefusedError, match=f"in-0 .*{option}"):
-            plan.refuse_unasked(**other)
-    planned(before, target, exactly_once=False).refuse_unasked(again=False, left_out=False)
+            plan.require_consent(**other)
+    planned(before, target, exactly_once=False).require_consent(again=False, left_out=False)
 
 
 def test_what_stands_beside_the_offset_goes_along_with_the_id_of_the_topic_that_is_there() -> None:

@@ -111,7 +111,7 @@ def test_a_task_that_meets_the_mark_refuses_and_is_not_started_again() -> None:
 def test_an_input_without_offsets_that_stays_gets_none() -> None:
     plan = _with(moves=(InputReset(PLACE, None, None),))
     assert plan.marks == {}
-    assert plan.finals == {}
+    assert plan.final_offsets == {}
 
 
 def test_repartition_topics_are_marked_too_and_get_no_offsets_at_the_end() -> None:
@@ -119,16 +119,16 @@ def test_repartition_topics_are_marked_too_and_get_no_offsets_at_the_end() -> No
         moves=(InputReset(PLACE, 5, 0),), repartitions=(TopicPartition("a-r-repartition", 0),)
     )
     assert [str(tp) for tp in plan.marks] == ["in-0", "a-r-repartition-0"]
-    assert plan.finals == {PLACE: CommittedOffset(0)}
+    assert plan.final_offsets == {PLACE: CommittedOffset(0)}
 
 
 def test_leftovers_are_deleted_only_when_that_is_asked_for() -> None:
     kept = _with(internal=("a-c-changelog",), leftovers=("a-old-changelog",))
-    assert kept.doomed == ("a-c-changelog",)
+    assert kept.deleted_topics == ("a-c-changelog",)
     deleted = _with(
         internal=("a-c-changelog",), leftovers=("a-old-changelog",), deletes_leftovers=True
     )
-    assert deleted.doomed == ("a-c-changelog", "a-old-changelog")
+    assert deleted.deleted_topics == ("a-c-changelog", "a-old-changelog")
 
 
 @pytest.mark.parametrize(

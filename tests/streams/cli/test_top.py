@@ -10,7 +10,7 @@ from rich.console import Console, Group
 from rich.text import Text
 
 from headrace.streams.admin.overview import InputLag, Overview, TaskView
-from headrace.streams.cli.top import ClusterSnapshot, _go_on, shown
+from headrace.streams.cli.top import ClusterSnapshot, _repeat, shown
 from headrace.streams.kafka.protocols import GroupState, Member, TopicPartition
 from headrace.streams.plan.plan import TaskId
 
@@ -82,5 +82,5 @@ def test_what_goes_into_a_file_ends_with_a_line(capsys: pytest.CaptureFixture[st
     def table(_: object, before: object, *, rows_max: int) -> Group:
         return Group(Text("row"))
 
-    _go_on(lambda: None, table, 1.0, 1)
+    _repeat(lambda: None, table, 1.0, 1)
     assert capsys.readouterr().out == "row\n"

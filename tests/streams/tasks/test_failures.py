@@ -11,7 +11,7 @@ import structlog
 from headrace.streams import TopologyTestDriver, logs
 from headrace.streams.errors import ConfigError, RecordError
 from headrace.streams.supervisor.exit_codes import TABLE
-from headrace.streams.supervisor.supervisor import _again
+from headrace.streams.supervisor.supervisor import _fix_before_restart
 from headrace.streams.tasks.failures import describe_failure, log_failure
 from headrace.topology import StreamsBuilder, serdes
 
@@ -70,7 +70,7 @@ def test_on_a_console_the_lines_stand_below_the_event() -> None:
 
 def test_what_has_to_come_first_has_no_links_of_the_documentation() -> None:
     assert any("](" in ending.again for ending in TABLE)
-    assert not [ending for ending in TABLE if "](" in _again(ending.code)]
+    assert not [ending for ending in TABLE if "](" in _fix_before_restart(ending.code)]
 
 
 def two_or_three(key: str, value: int, *, more: int) -> tuple[str, int]:

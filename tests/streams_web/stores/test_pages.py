@@ -31,7 +31,7 @@ from headrace.streams.queries import replicas
 from headrace.streams.queries.errors import NotReadableError
 from headrace.streams.testing.memory_worker import EventLog
 from headrace.streams_web.server import HttpServer
-from headrace.streams_web.stores.local import WAITING_MAX, room
+from headrace.streams_web.stores.local import WAITING_MAX, slot
 from headrace.streams_web.stores.pages import StorePages
 from tests.support.processes import wait_until
 from tests.support.snapshots import application_snapshot
@@ -355,9 +355,9 @@ def test_what_takes_long_leaves_threads_for_others(scene: Scene) -> None:
     assert scene.get("/api/stores/counts/count?exact=true")[0] == 200
     counting = threading.Semaphore()
     with (
-        room(counting, "another count"),
+        slot(counting, "another count"),
         pytest.raises(NotReadableError, match=r"another count\. Retry later"),
-        room(counting, "another count"),
+        slot(counting, "another count"),
     ):
         raise AssertionError("two at once")
 

@@ -129,7 +129,7 @@ class WriteUnit:
 
         for unit, rows in groupby(filled, key=unit_of):
             if unit.name in seen:
-                raise BackfillError(_mixed(unit))
+                raise BackfillError(_mixed_rows_message(unit))
             seen.add(unit.name)
             report = self._write_or_find(unit, rows)
             yield pa.RecordBatch.from_pylist([report._asdict()], schema=_REPORT)
@@ -222,10 +222,10 @@ def _check_tasks(batch: pa.RecordBatch, unit: HandoverUnit) -> None:
     subs, ds = (set(pc.unique(batch.column(name)).to_pylist()) for name in ("sub", "d"))
     foreign = subs - {sub for sub, _ in unit.tasks} or ds - {d for _, d in unit.tasks}
     if foreign:
-        raise BackfillError(_mixed(unit))
+        raise BackfillError(_mixed_rows_message(unit))
 
 
-def _mixed(unit: HandoverUnit) -> str:
+def _mixed_rows_message(unit: HandoverUnit) -> str:
     return (
         f"rows of unit {unit.name} and of other units are mixed in a Spark partition. Make sure "
         "that the order of cached frames is not changed"

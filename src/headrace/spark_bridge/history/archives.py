@@ -114,7 +114,7 @@ def open_archive(topic: str, frame: Any, partitions: int) -> Archive:
         )
     partition = F.col("partition") if "partition" in names else F.lit(None)
     offset = F.col("offset") if "offset" in names else F.lit(None)
-    given = _among_equals(frame) if "offset" not in names else frame
+    given = _with_tie_breakers(frame) if "offset" not in names else frame
     given = given.select(
         F.lit(topic).alias("topic"),
         partition.cast("int").alias("partition"),
@@ -131,7 +131,7 @@ def open_archive(topic: str, frame: Any, partitions: int) -> Archive:
     return Archive(topic, partitions, given, frame, "partition" in names, "offset" in names)
 
 
-def _among_equals(frame: Any) -> Any:
+def _with_tie_breakers(frame: Any) -> Any:
     """Add the columns that sort records with equal timestamps.
 
     They are added directly to the scan of the files, because there they depend only on the files.

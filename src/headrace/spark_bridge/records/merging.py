@@ -3,7 +3,7 @@
 Packs arrive sorted by their first records. Records before the first record of the next pack are
 complete and can be yielded, so little more is held in memory than the packs that overlap.
 
-Hot path: `_mixed` sorts, and `_block` makes the objects of every record that goes through Spark.
+Hot path: `_merged_runs` sorts, and `_block` creates the objects of every record in Spark.
 """
 
 from __future__ import annotations
@@ -111,11 +111,11 @@ def _flush(
 ) -> Iterator[Block]:
     parts = [part for one in buffered if (part := one.take(before)).records.num_rows]
     buffered[:] = [one for one in buffered if not one.is_empty]
-    for tp, records in _mixed(parts):
+    for tp, records in _merged_runs(parts):
         yield _block(tp, records, sources, numbered)
 
 
-def _mixed(parts: list[OpenPack]) -> Iterator[tuple[TopicPartition, Any]]:
+def _merged_runs(parts: list[OpenPack]) -> Iterator[tuple[TopicPartition, Any]]:
     """Yield the records of several packs in order, as runs for a single partition each."""
     if len(parts) < 2:
         for part in parts:

@@ -40,10 +40,10 @@ class Undecided:
     offsets: Sequence[TopicPartition]
 
     @property
-    def is_nothing(self) -> bool:
+    def is_empty(self) -> bool:
         return not self.partitions and not self.offsets
 
-    def is_less_than(self, before: Undecided) -> bool:
+    def has_progressed(self, before: Undecided) -> bool:
         """Return whether a partition or offset that was held back before is free now."""
         is_same = self.partitions.keys() >= before.partitions.keys()
         return not is_same or not set(self.offsets) >= set(before.offsets)

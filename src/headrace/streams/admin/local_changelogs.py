@@ -116,7 +116,7 @@ class ChangelogPlan:
         """Offsets with a mark, committed first: no task starts from a marked offset."""
         return {p: _marked(self.committed[p]) for task in self.tasks for p in self._of(task)}
 
-    def finals(self, ids: Mapping[str, str]) -> Offsets:
+    def final_offsets(self, ids: Mapping[str, str]) -> Offsets:
         """The original offsets of written tasks with the `ids` of changelogs, committed last."""
         return {
             p: _of_changelogs(
@@ -325,7 +325,7 @@ class LocalChangelogs:
             finally:
                 producer.close()
             ids = {name: found.topic_id for name, found in described.items()}
-            self._cluster.set_offsets(self._group, plan.finals(ids))
+            self._cluster.set_offsets(self._group, plan.final_offsets(ids))
 
     def _commit_marks(self, plan: ChangelogPlan) -> None:
         marks = plan.marks

@@ -274,7 +274,7 @@ class MovePlan:
         inputs = tuple((m.input.tp, m.input.topic_id, m.input.committed) for m in self.moves)
         return self.group_offsets.members, self.group_offsets.backfill, inputs
 
-    def refuse_unasked(self, *, again: bool, left_out: bool) -> None:
+    def require_consent(self, *, again: bool, left_out: bool) -> None:
         """Raise if exactly-once would count records twice or skip them without consent."""
         if not self.group_offsets.exactly_once:
             return

@@ -101,7 +101,7 @@ def input_uses(plans: Sequence[SubPlan]) -> Mapping[str, InputUse]:
     sources = [n for n in nodes.values() if n.as_source is not None and not n.internal]
     for topic in dict.fromkeys(t for source in sources for t in source.reads_topics):
         starts = [source for source in sources if topic in source.reads_topics]
-        uses[topic] = _use(starts, edges, owners)
+        uses[topic] = _input_use(starts, edges, owners)
     return uses
 
 
@@ -136,7 +136,7 @@ def _filled(node: Node, owners: Mapping[str, str]) -> Iterable[str]:
             yield store
 
 
-def _use(
+def _input_use(
     starts: Iterable[Node], edges: Mapping[str, Sequence[Node]], owners: Mapping[str, str]
 ) -> InputUse:
     filled: dict[bool, dict[str, None]] = {True: {}, False: {}}
@@ -400,7 +400,7 @@ class ResetPlan:
     also_written: tuple[str, ...] = ()
 
     @property
-    def doomed(self) -> tuple[str, ...]:
+    def deleted_topics(self) -> tuple[str, ...]:
         return self.internal + (self.leftovers if self.deletes_leftovers else ())
 
     @property
@@ -411,7 +411,7 @@ class ResetPlan:
         return {**inputs, **between}
 
     @property
-    def finals(self) -> Offsets:
+    def final_offsets(self) -> Offsets:
         return {m.tp: CommittedOffset(m.target) for m in self.moves if m.target is not None}
 
     def is_still(self, later: ResetPlan) -> bool:
@@ -420,7 +420,7 @@ class ResetPlan:
 
     def _state(self) -> tuple[object, ...]:
         moved = tuple((move.tp, move.committed) for move in self.moves)
-        topics = self.repartitions, self.doomed, self.missing
+        topics = self.repartitions, self.deleted_topics, self.missing
         return self.members, moved, topics, self.unfinished, self.backfill
 
 
@@ -465,10 +465,10 @@ def _skipped(offset: CommittedOffset | None) -> tuple[int, ...]:
     return tuple(left_out(OffsetMetadata.decode(offset.metadata).values))
 
 
-def backfill_in_the_way(group: str, note: BackfillNote) -> str:
+def backfill_conflict(group: str, note: BackfillNote) -> str:
     """Return the reason why an open backfill prevents a reset, with advice.
 
-    >>> print(backfill_in_the_way("shop", BackfillNote("dropping", "bf-1", "0f")))
+    >>> print(backfill_conflict("shop", BackfillNote("dropping", "bf-1", "0f")))
     backfill bf-1 of shop is being dropped; finish that with `headrace backfill ... --drop \
 --id bf-1`, then reset
     """
@@ -486,14 +486,14 @@ def backfill_in_the_way(group: str, note: BackfillNote) -> str:
 
 def lines(plan: ResetPlan) -> Iterator[str]:
     if plan.backfill is not None:
-        yield f"Refused for now: {backfill_in_the_way(plan.group, plan.backfill)}"
+        yield f"Refused for now: {backfill_conflict(plan.group, plan.backfill)}"
     if plan.unfinished:
         yield "An earlier reset was not finished; this reset finishes it."
     yield f"Offsets of the group {plan.group}:"
     yield from _columns(plan.moves, plan.read_as_tables)
     for name in plan.missing:
         yield f"  {name} does not exist: no offsets to set"
-    yield from _read_again(plan)
+    yield from _repeat_warnings(plan)
     yield "Internal topics to delete:"
     yield from _listed(plan.internal)
     if plan.leftovers:
@@ -516,7 +516,7 @@ _LEFTOVERS = {
 }
 
 
-def _read_again(plan: ResetPlan) -> Iterator[str]:
+def _repeat_warnings(plan: ResetPlan) -> Iterator[str]:
     """Yield warnings about records that are processed despite a skip, or for a second time."""
     for move in plan.moves:
         again = [str(offset) for offset in move.skipped if offset >= (move.target or 0)]
@@ -525,20 +525,20 @@ def _read_again(plan: ResetPlan) -> Iterator[str]:
                 f"  {move.tp} was to skip offset {', '.join(again)}: run headrace skip again "
                 "before the start, or the application stops there"
             )
-    if any(_goes_back(move) for move in plan.moves):
+    if any(_moves_back(move) for move in plan.moves):
         yield (
             "If headrace skip has skipped records after the new offsets, they are processed "
             "again; skip them again."
         )
     for topic in plan.also_written:
-        if any(move.tp.topic == topic and _goes_back(move) for move in plan.moves):
+        if any(move.tp.topic == topic and _moves_back(move) for move in plan.moves):
             yield (
                 f"{topic} is written by the application too: its old results there are processed, "
                 "and then the new results. Delete its records first if they must not count twice."
             )
 
 
-def _goes_back(move: InputReset) -> bool:
+def _moves_back(move: InputReset) -> bool:
     if move.committed is None or move.target is None:
         return False
     return move.target < move.committed
@@ -648,16 +648,16 @@ class Reset:
             when = "while the reset began"
             set_offsets(self._cluster, self._group, plan.marks, when=when, again=again)
             self._probe("reset_marked")
-            self._cluster.delete_topics(plan.doomed)
+            self._cluster.delete_topics(plan.deleted_topics)
             self._probe("reset_topics_deleted")
-            self._await_offsets_deleted(plan.doomed)
+            self._await_offsets_deleted(plan.deleted_topics)
             for directory in held:
                 directory.remove()
             self._probe("reset_state_removed")
             with suppress(GroupDeniedError):  # then no description was stored there either
                 forget(self._group, self._cluster)
             self._probe("reset_topology_forgotten")
-            self._cluster.set_offsets(self._group, plan.finals)
+            self._cluster.set_offsets(self._group, plan.final_offsets)
             self._probe("reset_done")
 
     def _await_offsets_deleted(self, topics: Iterable[str]) -> None:
@@ -727,7 +727,7 @@ def set_offsets(
 def refuse_backfill(group: str, note: BackfillNote | None) -> None:
     """Raise if a backfill is open: its parts are rows that a reset would delete."""
     if note is not None:
-        raise ResetRefusedError(f"{backfill_in_the_way(group, note)}; nothing was done")
+        raise ResetRefusedError(f"{backfill_conflict(group, note)}; nothing was done")
 
 
 @contextmanager

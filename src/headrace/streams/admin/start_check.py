@@ -242,7 +242,7 @@ class LostGroup:
             lost = {t: p for t, p in self._lost(tasks, offsets).items() if self._of(t).has_state}
         tps = {tp for some in lost.values() for tp in some} & there
         if tps:
-            self._meet(admin, lost, tps, topics)
+            self._handle_lost(admin, lost, tps, topics)
         return frozenset(tps)
 
     def _lost(self, tasks: Iterable[_Task], offsets: Offsets) -> Lost:
@@ -288,7 +288,7 @@ class LostGroup:
 
     # -- reaction ------------------------------------------------------------------------------
 
-    def _meet(
+    def _handle_lost(
         self,
         admin: AdminClient,
         lost: Lost,
@@ -460,13 +460,13 @@ class StartCheck:
     def __call__(self, admin: AdminClient, plan: TopicPlan) -> None:
         """Raise if topics to create were deleted, or if an unknown topology's topics exist."""
         new = [topic.name for topic in plan.create]
-        texts = self._texts_of_what_was_read(admin)
+        texts = self._committed_texts(admin)
         read = [sub for sub in self._plans if texts.keys() & set(sub.topics.all_sources)]
         if not read:
             return
         # Another worker that starts now may have created them, and committed since.
         new = [name for name in new if name not in admin.describe(new)]
-        had = self._had(read, texts, new)
+        had = self._existed_before(read, texts, new)
         if had:
             # Their rows were committed, so these stores are not new and must not start empty.
             raise ChangelogLostError(had)
@@ -482,7 +482,7 @@ class StartCheck:
 
     def require_same(self, admin: AdminClient, topics: Mapping[str, TopicDescription]) -> None:
         """Raise if changelogs were re-created; tasks also check this when they start."""
-        texts = self._texts_of_what_was_read(admin)
+        texts = self._committed_texts(admin)
         lost: dict[str, str] = {}
         for sub in self._plans:
             ids = {t: topics[t].topic_id for t in sub.changelogs.values() if t in topics}
@@ -492,7 +492,7 @@ class StartCheck:
         if lost:
             raise ChangelogLostError(lost, stores=lost.values())
 
-    def _texts_of_what_was_read(self, admin: AdminClient) -> dict[str, list[str]]:
+    def _committed_texts(self, admin: AdminClient) -> dict[str, list[str]]:
         inputs = {sub.id: sub.topics.all_sources for sub in self._plans}
         topics = admin.describe(dict.fromkeys(name for some in inputs.values() for name in some))
         committed = self._offsets.committed_at(self._group, partitions_of(topics, topics))
@@ -503,15 +503,15 @@ class StartCheck:
         return texts
 
     @staticmethod
-    def _had(
+    def _existed_before(
         read: Sequence[SubPlan], texts: Mapping[str, Sequence[str]], new: Sequence[str]
     ) -> list[str]:
         """Return the new topics that already existed when offsets were committed."""
-        changelogs_found = []
+        existing = []
         for sub in read:
             changelogs = [name for name in sub.changelogs.values() if name in new]
-            changelogs_found += known_changelogs(committed_numbers(_of(sub, texts)), changelogs)
-        return changelogs_found
+            existing += known_changelogs(committed_numbers(_of(sub, texts)), changelogs)
+        return existing
 
     def _lost(self, sub: SubPlan) -> list[str]:
         """Return the changelogs of a sub-topology that must have existed."""

@@ -182,12 +182,12 @@ def nearest(name: str, candidates: Iterable[str]) -> str:
     return " or ".join(near)
 
 
-def _how_made(name: str) -> str:
+def _creation_advice(name: str) -> str:
     """Return advice on creating a missing topic; internal topics are created by their application.
 
-    >>> _how_made("orders")
+    >>> _creation_advice("orders")
     'create it: headrace topics create orders'
-    >>> _how_made("shop-by-region-repartition")
+    >>> _creation_advice("shop-by-region-repartition")
     'it is an internal topic, which its application creates at the next start'
     """
     if name.endswith(("-repartition", "-changelog")):
@@ -203,6 +203,6 @@ def counts_of(admin: GroupAdmin, names: Iterable[str]) -> dict[str, int]:
             near = nearest(name, admin.names())
             meant = f" (did you mean {near}?)" if near else ""
             raise MissingTopicError(
-                f"topic {name} does not exist{meant}; {_how_made(name)}", topics=[name]
+                f"topic {name} does not exist{meant}; {_creation_advice(name)}", topics=[name]
             )
     return counts

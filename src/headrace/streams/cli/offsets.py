@@ -177,7 +177,7 @@ def skip(
     with cli_errors():
         app = load(target, settings)
         known = Known.by(app)
-        with _refused_alike():
+        with _as_refusals():
             tp = TopicPartition(known.full_name(topic), partition)
         cluster = admin_of(app.config)
         work = _inputs(app, cluster)
@@ -194,7 +194,7 @@ def skip(
         if not consent.dry_run:
             standing = work.read()
             refuse_members(standing.group, standing.members)
-        with _refused_alike():
+        with _as_refusals():
             plan = plan_skip(work, tp, offset, first_from)
         message = first(tp, offset)
         assert message is not None, "`plan_skip` has found it"
@@ -223,7 +223,7 @@ def _describe_partial(app: KafkaStreams, message: Message) -> str | None:
 
 
 @contextmanager
-def _refused_alike() -> Iterator[None]:
+def _as_refusals() -> Iterator[None]:
     """Raise each error about the record's position as `ResetRefusedError`: a single exit code."""
     try:
         yield
@@ -365,7 +365,7 @@ def _next_step(plan: MovePlan) -> str:
 def _refuse(plan: MovePlan, *, again: bool, left_out: bool) -> None:
     refuse_members(plan.group_offsets.group, plan.group_offsets.members)
     plan.group_offsets.refuse_changes()
-    plan.refuse_unasked(again=again, left_out=left_out)
+    plan.require_consent(again=again, left_out=left_out)
 
 
 def _partitions(found: GroupOffsets, topics: dict[str, tuple[int, ...]]) -> list[TopicPartition]:

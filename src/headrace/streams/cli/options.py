@@ -67,7 +67,7 @@ def read_settings(path: Path) -> Given:
         raise ConfigError(f"{path} cannot be read as TOML: {error.strerror}") from error
     try:
         text = data.decode()
-        found, lines = _flat(tomllib.loads(text)), _lines(text)
+        found, lines = _flattened(tomllib.loads(text)), _lines(text)
         at = {name: f"{path}, line {lines[name]}" if name in lines else str(path) for name in found}
         return Given(found, at)
     except UnicodeDecodeError as error:
@@ -79,16 +79,16 @@ def read_settings(path: Path) -> Given:
         raise ConfigError(f"{path} cannot be read as TOML: {message}") from error
 
 
-def _flat(table: Mapping[str, Any], before: str = "") -> dict[str, Any]:
+def _flattened(table: Mapping[str, Any], before: str = "") -> dict[str, Any]:
     """Flatten nested tables; TOML parses an unquoted dotted name as nested tables.
 
-    >>> _flat({"state": {"dir": "/var/lib"}, "sasl.username": "app"})
+    >>> _flattened({"state": {"dir": "/var/lib"}, "sasl.username": "app"})
     {'state.dir': '/var/lib', 'sasl.username': 'app'}
     """
     found: dict[str, Any] = {}
     for name, value in table.items():
         if isinstance(value, dict):
-            found.update(_flat(value, f"{before}{name}."))
+            found.update(_flattened(value, f"{before}{name}."))
         else:
             found[f"{before}{name}"] = value
     return found

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _NUMBER = re.compile(r"-[0-9.][0-9.eE+-]*")
 
 
-class TakesNegativeKeys(click.Command):
+class NegativeKeysCommand(click.Command):
     """Command whose arguments may be negative numbers; unknown options are still rejected."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -68,14 +68,14 @@ def takes_application(command: Callable[..., Any]) -> Callable[..., Any]:
     return given
 
 
-def takes_where(command: Callable[..., Any]) -> Callable[..., Any]:
+def where_options(command: Callable[..., Any]) -> Callable[..., Any]:
     with_age = click.option("--max-age", metavar="SPAN",
                             help="Maximum age of rows, such as 10s or 24h.  [default: a minute for "
                             "rows of tasks that moved to another host]")  # fmt: skip
     return with_age(takes_application(command))
 
 
-@click.command(cls=TakesNegativeKeys)
+@click.command(cls=NegativeKeysCommand)
 @click.argument("name")
 @click.argument("key", required=False)
 @click.option("--from", "begin", metavar="beginning|end|POSITION", default="end", show_default=True,
@@ -226,7 +226,7 @@ def store() -> None:
 
 
 @store.command("list")
-@takes_where
+@where_options
 @json_option
 def list_stores(where: Where, *, as_json: bool) -> None:
     """List the stores and the position of each partition.
@@ -270,11 +270,11 @@ def _without_rows(one: Document) -> Document:
     return {name: found for name, found in one.items() if name not in ("rows", "refused")}
 
 
-@store.command(cls=TakesNegativeKeys)
+@store.command(cls=NegativeKeysCommand)
 @click.argument("name")
 @click.argument("keys", nargs=-1, required=True, metavar="KEY...")
 @click.option("--as-of", metavar="TIME", help="Time in the past, for a versioned store.")
-@takes_where
+@where_options
 @json_option
 def get(
     name: str, keys: tuple[str, ...], as_of: str | None, where: Where, *, as_json: bool
@@ -301,7 +301,7 @@ def get(
 @click.option("--reverse", is_flag=True, help="Print the last row first.")
 @click.option("--limit", type=click.IntRange(min=1), default=_LIMIT, show_default=True,
               help="Maximum number of rows.")  # fmt: skip
-@takes_where
+@where_options
 @json_option
 def scan(
     name: str,
@@ -326,7 +326,7 @@ def scan(
 @store.command()
 @click.argument("name")
 @click.argument("file", type=click.File("w"), default="-")
-@takes_where
+@where_options
 def export(name: str, file: IO[str], where: Where) -> None:
     """Write all rows to FILE or standard output as JSON lines.
 

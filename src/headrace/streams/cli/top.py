@@ -288,11 +288,11 @@ def top(
     with cli_errors():
         if url is not None:
             served = Served(url, token_file)
-            _go_on(served.snapshot, shown_served, every_s, times)
+            _repeat(served.snapshot, shown_served, every_s, times)
             return
         assert target is not None
         inspect = inspector(target, settings)
-        last = _go_on(lambda: ClusterSnapshot(inspect(), time.monotonic()), shown, every_s, times)
+        last = _repeat(lambda: ClusterSnapshot(inspect(), time.monotonic()), shown, every_s, times)
         if times is not None and last is not None:
             require_topics(last.overview.lost)
 
@@ -301,7 +301,7 @@ class _Formatter(Protocol[_Given]):
     def __call__(self, seen: _Given, before: _Given | None, /, *, rows_max: int) -> Group: ...
 
 
-def _go_on(
+def _repeat(
     see: Callable[[], _Seen], shown: _Formatter[_Seen], every_s: float, times: int | None
 ) -> _Seen | None:
     """Take and show snapshots until Ctrl-C, or a number of times; return the last snapshot."""

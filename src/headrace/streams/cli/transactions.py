@@ -89,7 +89,7 @@ def abort(
             )
         search = _TransactionSearch(app, topics, is_written=True)
         found = search.show()
-        if found.is_nothing:
+        if found.is_empty:
             return
         with local_errors():
             directory = StateDirectory(config.state_dir, config.application_id)
@@ -103,10 +103,10 @@ def abort(
             return
         with locked_state(config.state_dir, config.application_id) as held:
             left = _end(search, names)
-            for one in held if left.is_less_than(found) else ():
+            for one in held if left.has_progressed(found) else ():
                 if one.path in tasks:
                     one.remove()
-        if not left.is_nothing:
+        if not left.is_empty:
             search.show()
             raise click.ClickException(
                 "transactions are still open, of a worker on another host or of another "
@@ -143,7 +143,7 @@ class _TransactionSearch:
 
     def show(self) -> Undecided:
         found = self.find()
-        if found.is_nothing:
+        if found.is_empty:
             click.echo("No transaction is open.")
             return found
         numbers = ("stable end", "end")
@@ -177,8 +177,8 @@ def _end(search: _TransactionSearch, names: Iterable[str]) -> Undecided:
             timeout_s=config.task_timeout_ms / 1000,
         )
         give_up_at = time.monotonic() + _SETTLED_S
-        while not (left := search.find()).is_nothing and time.monotonic() < give_up_at:
+        while not (left := search.find()).is_empty and time.monotonic() < give_up_at:
             time.sleep(_RECHECK_S)
-        if left.is_nothing:
+        if left.is_empty:
             break
     return left

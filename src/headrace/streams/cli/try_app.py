@@ -40,7 +40,9 @@ class InputFile:
     file: str
 
 
-def _given(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> tuple[InputFile, ...]:
+def _parse_inputs(
+    _: click.Context, __: click.Parameter, texts: tuple[str, ...]
+) -> tuple[InputFile, ...]:
     found = []
     for text in texts:
         topic, equals, file = text.partition("=")
@@ -49,14 +51,14 @@ def _given(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> tup
         if file != STANDARD_INPUT and not Path(file).is_file():
             raise click.BadParameter(f"file {file} does not exist.")
         found.append(InputFile(topic, file))
-    if sum(given.file == STANDARD_INPUT for given in found) > 1:
+    if sum(input_file.file == STANDARD_INPUT for input_file in found) > 1:
         raise click.BadParameter("standard input is allowed for a single topic.")
     return tuple(found)
 
 
 @click.command("try")
 @target_argument
-@click.option("--input", "inputs", multiple=True, metavar="TOPIC=FILE", callback=_given,
+@click.option("--input", "inputs", multiple=True, metavar="TOPIC=FILE", callback=_parse_inputs,
               help="File of an input topic, or - for standard input; may be repeated.")  # fmt: skip
 @click.option("--show", "shown", multiple=True, metavar="TOPIC",
               help="Output topic to print; may be repeated.  [default: all]")  # fmt: skip
@@ -116,8 +118,8 @@ class Trial:
 
     def check(self, inputs: Sequence[InputFile]) -> None:
         sources = self.driver.input_topics
-        for given in inputs:
-            _refuse_unknown(given.topic, sources, "reads")
+        for input_file in inputs:
+            _refuse_unknown(input_file.topic, sources, "reads")
         if not inputs:
             options = " ".join(f"--input {name}=FILE" for name in sources)
             raise click.UsageError(f"an input is required: {options}")
@@ -128,16 +130,16 @@ class Trial:
             _refuse_unknown(topic, self.driver.output_topics, "wrote")
 
     def fill(self, inputs: Iterable[InputFile]) -> None:
-        for given in inputs:
-            topic = self.driver.input(given.topic)
-            count = len(self.driver.cluster.topics[given.topic].logs)
-            with opened(given.file) as lines:
+        for input_file in inputs:
+            topic = self.driver.input(input_file.topic)
+            count = len(self.driver.cluster.topics[input_file.topic].logs)
+            with opened(input_file.file) as lines:
                 for record in read_records(
-                    lines, given.file, key=topic.key_serde, value=topic.value_serde
+                    lines, input_file.file, key=topic.key_serde, value=topic.value_serde
                 ):
                     if record.partition is not None and record.partition >= count:
                         reason = f"partition {record.partition} of {count}. Set --partitions"
-                        raise LineError(given.file, record.line, reason)
+                        raise LineError(input_file.file, record.line, reason)
                     tp = topic.append(
                         record.key,
                         record.value,
@@ -145,8 +147,8 @@ class Trial:
                         headers=record.headers,
                         partition=record.partition,
                     )
-                    where = f"{given.file}, line {record.line}"
-                    at = (given.topic, tp[0].partition, tp[1])
+                    where = f"{input_file.file}, line {record.line}"
+                    at = (input_file.topic, tp[0].partition, tp[1])
                     self._locations[at] = where
                     self._lines_of_time.setdefault(self._time_of(*at), []).append(where)
 

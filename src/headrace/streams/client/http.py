@@ -257,7 +257,7 @@ class HttpHost:
             if answer.will_close or not answer.isclosed():
                 connection.close()
             else:
-                self._give_back(connection)
+                self._return_to_pool(connection)
             return self._read(answer.status, data)
 
     def listen(
@@ -386,7 +386,7 @@ class HttpHost:
                 connection.close()
         return None
 
-    def _give_back(self, connection: http.client.HTTPConnection) -> None:
+    def _return_to_pool(self, connection: http.client.HTTPConnection) -> None:
         with self._lock:
             if not self._ending.is_over and len(self._idle) < IDLE_MAX:
                 self._idle.append((time.monotonic(), connection))

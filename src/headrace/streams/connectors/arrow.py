@@ -111,12 +111,12 @@ class ArrowRows:
         try:
             return self._all(rows)
         except SinkRefusedError as error:
-            raise self._with_others(rows, error) from error
+            raise self._check_each(rows, error) from error
 
     def _all(self, rows: Sequence[SinkRow]) -> Any:
         return self._made(rows, self.columns.names, [self.columns.values(row) for row in rows])
 
-    def _with_others(self, rows: Sequence[SinkRow], error: SinkRefusedError) -> SinkRefusedError:
+    def _check_each(self, rows: Sequence[SinkRow], error: SinkRefusedError) -> SinkRefusedError:
         """Check each row alone, so that the rest of the batch can be written after an error."""
         refused = []
         for row in rows:
@@ -328,42 +328,42 @@ def _binary(value: Any) -> Any:
     return bytes(value)
 
 
-def _moment(value: Any) -> Any:
+def _datetime(value: Any) -> Any:
     if not isinstance(value, datetime):
         raise _UnfitError
     return utc(value)
 
 
-def _day(value: Any) -> Any:
+def _date(value: Any) -> Any:
     if isinstance(value, datetime):
         return utc(value).astimezone(UTC).date()
-    return _a(date, value)
+    return _instance_of(date, value)
 
 
 def _decimal(value: Any) -> Any:
     if isinstance(value, float):
         return Decimal(str(value))
-    return _a((int, Decimal), _inner(value))
+    return _instance_of((int, Decimal), _inner(value))
 
 
-def _a(kind: type | tuple[type, ...], value: Any) -> Any:
+def _instance_of(kind: type | tuple[type, ...], value: Any) -> Any:
     if not isinstance(value, kind):
         raise _UnfitError
     return value
 
 
 _ENCODERS: Sequence[tuple[str, Encode]] = (
-    ("is_boolean", partial(_a, bool)),
+    ("is_boolean", partial(_instance_of, bool)),
     ("is_floating", _floating),
     ("is_string", _text),
     ("is_large_string", _text),
     ("is_binary", _binary),
     ("is_large_binary", _binary),
     ("is_fixed_size_binary", _binary),
-    ("is_timestamp", _moment),
-    ("is_date", _day),
-    ("is_time", partial(_a, time)),
-    ("is_duration", partial(_a, timedelta)),
+    ("is_timestamp", _datetime),
+    ("is_date", _date),
+    ("is_time", partial(_instance_of, time)),
+    ("is_duration", partial(_instance_of, timedelta)),
     ("is_decimal", _decimal),
 )
 
@@ -373,8 +373,8 @@ _PLAIN: Mapping[Encode, frozenset[type]] = {
     _floating: frozenset({float, type(None)}),
     _text: frozenset({str, type(None)}),
     _binary: frozenset({bytes, type(None)}),
-    _moment: frozenset({datetime, type(None)}),  # Arrow, too, reads a naive datetime as UTC
-    _day: frozenset({date, type(None)}),
+    _datetime: frozenset({datetime, type(None)}),  # Arrow, too, reads a naive datetime as UTC
+    _date: frozenset({date, type(None)}),
     _decimal: frozenset({int, Decimal, type(None)}),
 }
 

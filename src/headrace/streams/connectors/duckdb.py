@@ -277,10 +277,10 @@ def _converted(path: str, columns: ArrowColumns | None = None) -> Iterator[None]
     try:
         yield
     except duckdb.Error as error:
-        raise _meaning(error, path, columns) from error
+        raise _as_sink_error(error, path, columns) from error
 
 
-def _meaning(error: Exception, path: str, columns: ArrowColumns | None) -> Exception:
+def _as_sink_error(error: Exception, path: str, columns: ArrowColumns | None) -> Exception:
     kind, text = type(error).__name__, str(error).strip().partition("\n")[0]
     if columns is not None and kind in _REFUSED:
         column = _COLUMN.search(str(error))

@@ -323,7 +323,7 @@ class _IcebergConnection(TableConnection):
             return
         if len(keys.column_names) > 1:
             # The filter also matches other combinations of these values: keep those rows.
-            stored = _without(found, keys).cast(made.schema)
+            stored = _without_keys(found, keys).cast(made.schema)
             made = pyarrow.concat_tables([stored, made])
         transaction.overwrite(made, overwrite_filter=chosen)
 
@@ -433,7 +433,7 @@ def _read(text: str) -> dict[int, int]:
     return {int(partition): int(position) for partition, _, position in pairs}
 
 
-def _without(rows: Any, keys: Any) -> Any:
+def _without_keys(rows: Any, keys: Any) -> Any:
     names = keys.column_names
     removed = set(zip(*(keys.column(name).to_pylist() for name in names), strict=True))
     found_keys = zip(*(rows.column(name).to_pylist() for name in names), strict=True)

@@ -189,11 +189,11 @@ def _ivy_command(library: Library, java: Java, ivy: Path, work: Path) -> list[st
     )
     pattern = work / "lib" / "[artifact]-[revision](-[classifier]).[ext]"
     options = ["-warn", "-confs", "default", "-cache", str(work / "cache")]
-    launcher = [str(java.executable), *_trust(java, work), "-jar", str(ivy)]
+    launcher = [str(java.executable), *_trust_options(java, work), "-jar", str(ivy)]
     return [*launcher, *options, "-ivy", str(module), "-retrieve", str(pattern)]
 
 
-def _trust(java: Java, work: Path) -> list[str]:
+def _trust_options(java: Java, work: Path) -> list[str]:
     return trust_options(work) if java.from_wheel else []
 
 
@@ -201,7 +201,7 @@ def _run(
     library: Library, command: list[str], java: Java, work: Path, libraries: Path
 ) -> str | None:
     """Run a tool; return None if it delivered the jars, else the reason and its last output."""
-    options = " ".join([os.environ.get("MAVEN_OPTS", ""), *_trust(java, work)]).strip()
+    options = " ".join([os.environ.get("MAVEN_OPTS", ""), *_trust_options(java, work)]).strip()
     environment = os.environ | {"JAVA_HOME": str(java.home), "MAVEN_OPTS": options}
     try:
         result = subprocess.run(

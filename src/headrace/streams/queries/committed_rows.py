@@ -86,12 +86,12 @@ def too_old(store: str, position: PartitionPosition, most_ms: float, *, advice: 
     else:
         problem = (
             f"{which} may lack changes of {position.age_ms / 1000:g} s, and at most "
-            f"{most_ms / 1000:g} s are accepted: {_why(position)}"
+            f"{most_ms / 1000:g} s are accepted: {_age_reason(position)}"
         )
     return TooOldError(f"{problem}. {advice}")
 
 
-def _why(position: PartitionPosition) -> str:
+def _age_reason(position: PartitionPosition) -> str:
     if position.partition is None:
         return "no worker of this host has it now"
     if position.state is None:

@@ -77,7 +77,7 @@ class Piece(Generic[R]):
     last: bytes | None
 
 
-def _roughly(rows: CommittedStore) -> int:
+def _approximate_count(rows: CommittedStore) -> int:
     """Return the number of rows: an estimate of RocksDB, or exact if the store is small."""
     seen = list(islice(rows.scan(None, None), COUNTED_ROWS + 1))
     if len(seen) <= COUNTED_ROWS:
@@ -134,7 +134,7 @@ class StoreReader(KindGuard, Generic[K, V]):
         else:
             for part in source.parts():
                 with source.read(part) as access:
-                    count += _roughly(self.store.layout.view(access.rows))
+                    count += _approximate_count(self.store.layout.view(access.rows))
         return count, source.shown_positions()
 
     def positions(self) -> tuple[PartitionPosition, ...]:

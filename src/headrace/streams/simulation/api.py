@@ -114,7 +114,7 @@ class SimulationResult:
         topic = plan.changelogs[name]
         rows: dict[Any, Any] = {}
         for tp in self._cluster.partitions(topic):
-            for k, data in _unexpired(store.spec, _folded(self._cluster, tp)).items():
+            for k, data in _unexpired(store.spec, _latest_rows(self._cluster, tp)).items():
                 rows[key.deserialize(k)] = value.deserialize(data[1])
         return rows
 
@@ -155,7 +155,7 @@ class SimulationResult:
             for task_id, rows in self._outcome.states.items()
             if task_id.sub_topology == plan.id and task_id.partition == tp.partition
         ]
-        changelog = _folded(self._cluster, tp)
+        changelog = _latest_rows(self._cluster, tp)
         if not held:
             return [f"nobody has store {store} of partition {tp.partition}"] if changelog else []
         local = {key: decode_timestamped(row) for key, row in held[0].items()}
@@ -361,7 +361,7 @@ def _decoded(serde: AnySerde, data: bytes | None) -> Any:
     return None if data is None else serde.deserialize(data)
 
 
-def _folded(cluster: SimulatedCluster, tp: TopicPartition) -> dict[bytes, tuple[int, bytes]]:
+def _latest_rows(cluster: SimulatedCluster, tp: TopicPartition) -> dict[bytes, tuple[int, bytes]]:
     """Return the last committed timestamp and value of each key of a changelog."""
     rows: dict[bytes, tuple[int, bytes]] = {}
     for message in cluster.log(tp).records():

@@ -142,7 +142,7 @@ class Disasters:
 
     def _begin(self, name: str) -> None:
         if not DISASTERS[name].needs_rest:
-            self._happen(name)
+            self._inject(name)
             return
         for worker in self.workers:
             worker.is_paused = True
@@ -165,7 +165,7 @@ class Disasters:
         ends = {
             p: self.cluster.log(p).end for t in self.changelogs for p in self.cluster.partitions(t)
         }
-        self._happen(name)
+        self._inject(name)
         self._resume(self.workers[:1] if name == "restored snapshot" else self.workers)
         if name == "restored snapshot":
             self._await_growth(ends, self.cluster.kernel.now_us + 9 * SECOND)
@@ -183,11 +183,11 @@ class Disasters:
         for worker in workers:
             worker.is_paused = False
 
-    def _go_back(self) -> str:
+    def _restore_snapshot(self) -> str:
         assert self._snapshot is not None
         return self._snapshot.restore(self.cluster)
 
-    def _happen(self, name: str) -> None:
+    def _inject(self, name: str) -> None:
         act: dict[str, Callable[[], str]] = {
             "offsets of one input": lambda: self._delete_offsets([self._choose(self.inputs)]),
             "offsets of all inputs": lambda: self._delete_offsets(self.inputs),
@@ -196,7 +196,7 @@ class Disasters:
                 [self._choose([t for t in self.inputs if t not in self.subscribed])]
             ),
             "lost changelog": lambda: self._lose_changelog(self._choose(self.changelogs)),
-            "restored snapshot": self._go_back,
+            "restored snapshot": self._restore_snapshot,
             "recreated topic": lambda: self._recreate(self._choose(self.inputs)),
         }
         self.happened[name] = act[name]()
@@ -475,7 +475,7 @@ class SimulatedRun:
             for worker in self.workers:
                 worker.start()
             kernel.sleep(int(seconds * SECOND))
-            self._calm_down()
+            self._end_faults()
             self._end_upgrade()
             self._drain(feed)
             if self.disasters is not None and not self.outcome.refusals:
@@ -543,7 +543,7 @@ class SimulatedRun:
         for worker in self.workers:
             worker.retire()
 
-    def _calm_down(self) -> None:
+    def _end_faults(self) -> None:
         self.kernel.note("nemesis", "no more faults")
         self.faults.is_on = False
         self.cluster.transactions.slow = 0.0

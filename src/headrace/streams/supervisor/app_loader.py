@@ -69,14 +69,14 @@ def load_app(target: str, beside: Mapping[str, Any] = _NOTHING) -> KafkaStreams:
     a named file. `beside` overrides its settings; it is applied on creation if its own settings
     lack required settings.
     """
-    module, path = _halves(target, "an application", "module:attribute, such as word_count:app")
+    module, path = _split(target, "an application", "module:attribute, such as word_count:app")
     with loading_of(target, beside):
         return _as_app(_attribute(module, path, _AN_APP), target)
 
 
 def load_function(target: str) -> Callable[[], Any]:
     """Import a function without arguments, with the import path of applications."""
-    module, path = _halves(target, "a function", "module:function or path/to/file.py:function")
+    module, path = _split(target, "a function", "module:function or path/to/file.py:function")
     function = _attribute(module, path, "a function without arguments")
     if not callable(function):
         raise ApplicationError(
@@ -86,7 +86,7 @@ def load_function(target: str) -> Callable[[], Any]:
     return made
 
 
-def _halves(target: str, what: str, how: str) -> tuple[str, str]:
+def _split(target: str, what: str, how: str) -> tuple[str, str]:
     module, colon, path = target.rpartition(":")
     if not (module and colon and path):
         raise ApplicationError(f"{target!r} does not name {what}. Write {how}")
@@ -99,13 +99,13 @@ def _attribute(location: str, path: str, what: str) -> object:
     for name in path.split("."):
         if not hasattr(attribute, name):
             raise ApplicationError(
-                f"{location}{_whose(location)} has no attribute {path!r}; it must be {what}"
+                f"{location}{_module_note(location)} has no attribute {path!r}; it must be {what}"
             )
         attribute = getattr(attribute, name)
     return attribute
 
 
-def _whose(location: str) -> str:
+def _module_note(location: str) -> str:
     is_python_s = standard_module(location.partition(".")[0])
     return ", which is a module of Python itself (rename your module); it" if is_python_s else ""
 

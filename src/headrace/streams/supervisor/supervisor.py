@@ -60,7 +60,7 @@ class HeartbeatMonitor:
     def __init__(self, log: Log, now_s: float) -> None:
         self._log = log
         self._checked_s = self._awake_s = now_s
-        self._silent: dict[int, tuple[int | None, float]] = {}
+        self._unresponsive: dict[int, tuple[int | None, float]] = {}
         """By worker: the process ID, and the time of its last report."""
 
     def check(self, workers: Sequence[WorkerStatus], now_s: float) -> None:
@@ -69,24 +69,24 @@ class HeartbeatMonitor:
             self._awake_s = now_s  # no report could be received meanwhile
         self._checked_s = now_s
         for worker in workers:
-            is_silent = worker.view().state_at(now_s) == UNRESPONSIVE
-            known = self._silent.get(worker.index)
-            if known is not None and (not is_silent or known[0] != worker.pid):
+            is_unresponsive = worker.view().state_at(now_s) == UNRESPONSIVE
+            known = self._unresponsive.get(worker.index)
+            if known is not None and (not is_unresponsive or known[0] != worker.pid):
                 self._end(worker, known)
-            elif known is None and is_silent and now_s - self._awake_s > UNRESPONSIVE_S:
+            elif known is None and is_unresponsive and now_s - self._awake_s > UNRESPONSIVE_S:
                 self._begin(worker, now_s)
 
     def lasting(self, for_s: float, now_s: float) -> frozenset[int]:
         """Return the process IDs that have been unresponsive for a time."""
         return frozenset(
             pid
-            for pid, at_s in self._silent.values()
+            for pid, at_s in self._unresponsive.values()
             if pid is not None and now_s - max(at_s, self._awake_s) > for_s
         )
 
     def _begin(self, worker: WorkerStatus, now_s: float) -> None:
         assert worker.snapshot is not None, "a worker without a report is not unresponsive"
-        self._silent[worker.index] = worker.pid, worker.snapshot.at_s
+        self._unresponsive[worker.index] = worker.pid, worker.snapshot.at_s
         self._log.warning(
             "worker_unresponsive",
             worker_index=worker.index,
@@ -98,7 +98,7 @@ class HeartbeatMonitor:
 
     def _end(self, worker: WorkerStatus, known: tuple[int | None, float]) -> None:
         pid, since_s = known
-        del self._silent[worker.index]
+        del self._unresponsive[worker.index]
         if worker.pid != pid or worker.snapshot is None:
             return  # it has ended, which is logged
         self._log.info(
@@ -346,19 +346,19 @@ class Supervisor:
             elif isinstance(report, FailureReport):
                 self._failed(slot, report)
             elif isinstance(report, Unreached):
-                self._unreached(slot, report)
+                self._on_unreached(slot, report)
             elif isinstance(report, Ended):
                 slot.reported_end = report.code
             elif isinstance(report, WorkerSnapshot):
                 slot.status.snapshot = report
             else:
                 if report.state in REACHED:
-                    self._reached(slot)
+                    self._on_reached(slot)
                 slot.status.reported(report, self.monotonic())
         if code is not None:
             process.close()
             slot.process = None
-            self._reached(slot)
+            self._on_reached(slot)
             self._ended(slot, code, process.last_output())
 
     def _ended(self, slot: _Slot, code: int, last_output: Sequence[str]) -> None:
@@ -382,7 +382,7 @@ class Supervisor:
         elif is_crash(code):
             self._crashed(slot, log_fields)
         else:
-            self.log.error("worker_failed", **log_fields, start_again=_again(code))
+            self.log.error("worker_failed", **log_fields, start_again=_fix_before_restart(code))
             self._why = f"worker {slot.index} failed ({outcome}), and all are stopped"
             if code == ExitCode.SHUT_DOWN:
                 self._why = "the application was shut down after an error"
@@ -394,7 +394,7 @@ class Supervisor:
             self._logged.add(failure.kind)
             log_failure(self.log, failure, worker_index=slot.index)
 
-    def _unreached(self, slot: _Slot, report: Unreached) -> None:
+    def _on_unreached(self, slot: _Slot, report: Unreached) -> None:
         """Log once for all workers that no broker is reached; repeat it after an interval."""
         now_s = self.monotonic()
         self._waiting.add(slot.index)
@@ -402,7 +402,7 @@ class Supervisor:
             self._unreached_again_s = now_s + EARLY * report.again_in_s
             self.log.warning("brokers_not_reached", **report.fields())
 
-    def _reached(self, slot: _Slot) -> None:
+    def _on_reached(self, slot: _Slot) -> None:
         """Reset the log interval as soon as no worker is without brokers."""
         if slot.index in self._waiting:
             self._waiting.remove(slot.index)
@@ -518,15 +518,15 @@ class Supervisor:
         self._slots.sort(key=lambda slot: slot.index)
         self.log.info("workers_scaled", before=len(staying), workers=workers)
         if workers == len(staying):
-            return f"there {_are(workers)} {_counted(workers)} already"
+            return f"there {_are(workers)} {_workers_text(workers)} already"
         more = abs(workers - len(staying))
         words = ("starts", "start")
         if workers < len(staying):
             words = ("closes and gives its tasks away", "close and give their tasks away")
         what = words[more > 1]
         return (
-            f"{_counted(more)} {what}; there {_are(workers)} {_counted(workers)} from now on, "
-            f"{len(staying)} before"
+            f"{_workers_text(more)} {what}; there {_are(workers)} "
+            f"{_workers_text(workers)} from now on, {len(staying)} before"
         )
 
     def change_log_level(self, level: str) -> str:
@@ -548,7 +548,7 @@ class Supervisor:
 _Command = tuple[Callable[[Supervisor], str], Future[str]]
 
 
-def _counted(workers: int) -> str:
+def _workers_text(workers: int) -> str:
     return "1 worker" if workers == 1 else f"{workers} workers"
 
 
@@ -575,7 +575,7 @@ def _outcome(code: int) -> str:
         return "crashed"
 
 
-def _again(code: int) -> str:
+def _fix_before_restart(code: int) -> str:
     """Return the fix before a restart as text without links."""
     again = next(ending.again for ending in TABLE if ending.code == code)
     return re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", again)

@@ -165,7 +165,7 @@ class TopologyTestDriver:
     ) -> None:
         refuse_other_than_topology(topology)
         config = StreamsConfig.parse({**_DEFAULTS, **guarded(settings or {})})
-        self._config = _paced(config, commit)
+        self._config = _with_commit_mode(config, commit)
         self._topology = topology
         self._plans = plan_application(topology, self._config)
         warn_of_keys(topology, self._config, above=1)
@@ -468,7 +468,7 @@ def _in_memory(node: Node) -> MemorySink:
     return MemorySink(keyed=node.writes_outside.keyed)
 
 
-def _paced(config: StreamsConfig, commit: CommitMode) -> StreamsConfig:
+def _with_commit_mode(config: StreamsConfig, commit: CommitMode) -> StreamsConfig:
     if commit == "each_record":
         # Rows are decoded from their bytes each time, as after a restart, and each resulting record
         # is emitted on its own.

@@ -127,7 +127,7 @@ class LocalStores:
     def count(self, queries: Queries, query: StoreQuery) -> Answer:
         reader = self._reader(queries, query)
         is_exact = query.flag("exact")
-        with room(self._counting, "another exact count is running") if is_exact else nullcontext():
+        with slot(self._counting, "another exact count is running") if is_exact else nullcontext():
             count, positions = reader.counted(exact=is_exact)
         query.require_age(positions)
         return {"count": count, "exact": is_exact, "positions": _positions(positions)}, 200
@@ -182,7 +182,7 @@ class LocalStores:
         try:
             wait(0.0, fresh=wanted.topic is not None)
         except TooOldError:
-            with room(self._waiting, f"{WAITING_MAX} queries wait for positions already"):
+            with slot(self._waiting, f"{WAITING_MAX} queries wait for positions already"):
                 wait(query.wait_s(), fresh=True)
 
     def close(self) -> None:
@@ -222,7 +222,7 @@ def keys_of(reader: StoreReader[Any, Any], documents: list[Any]) -> list[bytes]:
 
 
 @contextmanager
-def room(slots: threading.Semaphore, taken: str) -> Iterator[None]:
+def slot(slots: threading.Semaphore, taken: str) -> Iterator[None]:
     """Take a slot of a semaphore, so that slow queries cannot occupy all threads."""
     if not slots.acquire(blocking=False):
         raise NotReadableError(f"{taken}. Retry later")

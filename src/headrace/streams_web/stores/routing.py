@@ -178,7 +178,7 @@ class FanOut:
             parts += more
             missing += still
         if missing and self.query.text("max_age") is not None:
-            missing = self._left(group, missing, parts)
+            missing = self._query_left(group, missing, parts)
         if missing and not (parts and self.query.flag("partial")):
             raise missing[0].error
         return parts, missing
@@ -227,7 +227,7 @@ class FanOut:
         except (NotReadableError, StoreInMemoryError) as error:
             return Missing(only, owner, error)
 
-    def _left(
+    def _query_left(
         self, group: GroupDescription, missing: list[Missing], parts: list[PartialAnswer]
     ) -> list[Missing]:
         """Query rows that tasks have left on any host, and return the partitions without any."""
@@ -268,7 +268,7 @@ class FanOut:
         except ClosedConnectionError as error:
             raise StoppingError from error
         except UnreachedHostError as error:
-            of = f"partition {_listed(only)} of " if only else ""
+            of = f"partition {_partition_list(only)} of " if only else ""
             raise UnreachedHostError(
                 f"{of}store {query.name!r} cannot be read: {error}",
                 host=host,
@@ -279,7 +279,7 @@ class FanOut:
 
 
 def _no_owner(queries: Queries, group: GroupDescription, only: frozenset[int]) -> NotReadableError:
-    which = f"partition {_listed(only)}"
+    which = f"partition {_partition_list(only)}"
     if not group.endpoints:
         return NotReadableError(
             f"no worker of the group {queries.application}, which is {group.state}, serves its "
@@ -299,8 +299,8 @@ def _require_answer(reply: Reply, store: str, host: str, only: frozenset[int]) -
         raise NotHereError(message, partition=found["partition"], host=found.get("host"))
     if reply.code in (401, 421):
         raise UnreachedHostError(
-            f"host {host}, which has partition {_listed(only)} of store {store!r}, rejects the "
-            f"query: {message}. Give all hosts the same token",
+            f"host {host}, which has partition {_partition_list(only)} of store {store!r}, rejects "
+            f"the query: {message}. Give all hosts the same token",
             host=host,
         )
     if reply.code == 400:
@@ -323,7 +323,7 @@ def _offset(part: PartialAnswer) -> int:
     return sum(position["offset"] for position in part.document.get("positions", ()))
 
 
-def _listed(only: Iterable[int]) -> str:
+def _partition_list(only: Iterable[int]) -> str:
     return ", ".join(map(str, sorted(only)))
 
 
@@ -559,16 +559,16 @@ class RoutedStores:
     ) -> tuple[list[PartialAnswer], list[Missing]]:
         """Insert the rows that are found; `wanted` has the indexes to query in each partition."""
 
-        def meant(only: frozenset[int]) -> list[int]:
+        def indexes_of(only: frozenset[int]) -> list[int]:
             return sorted({index for partition in only for index in wanted[partition]})
 
         def make(only: frozenset[int], left: bool) -> StoreQuery:
-            keys = [documents[index] for index in meant(only)]
+            keys = [documents[index] for index in indexes_of(only)]
             return spread.sent(only, left, body=msgspec.json.encode({"keys": keys}))
 
         parts, missing = spread.fan_out(self._many, make).ask(wanted)
         for part in parts:
-            for index, row in zip(meant(part.only), part.document["rows"], strict=True):
+            for index, row in zip(indexes_of(part.only), part.document["rows"], strict=True):
                 rows[index] = rows[index] if row is None else row
         return parts, missing
 

@@ -133,7 +133,7 @@ def test_an_archive_of_a_topic_that_is_a_changelog_too_is_refused(
 def rows_of(computed: Computation) -> dict[int, list[Any]]:
     """Key, value and time of an archive's records by partition, in their order."""
     found: dict[int, list[Any]] = {}
-    (frame,) = computed._archives
+    (frame,) = computed.archives
     packs = frame.where("kind = 'record'").orderBy("partition", "number").collect()
     for pack in packs:
         rows = opened(bytes(pack["data"])).select(["key", "value", "timestamp"]).to_pylist()

@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 from headrace.streams.cli.main import main
-from headrace.streams.cli.options import _flat
+from headrace.streams.cli.options import _flattened
 from headrace.streams.config.config import StreamsConfig
 from headrace.streams.devbroker import DevBroker
 from headrace.streams.kafka.client_check import check_clients
@@ -86,7 +86,7 @@ def test_the_tour_of_the_commands_runs_line_by_line(
 def of_page(name: str) -> dict[str, Any]:
     """A block of settings of the page on security, by the comment that names it."""
     (found,) = (b for b in blocks("security.md", "toml") if b.startswith(f"# {name}\n"))
-    return _flat(tomllib.loads(found))
+    return _flattened(tomllib.loads(found))
 
 
 def test_the_settings_of_the_page_on_security_are_taken_by_the_clients(tmp_path: Path) -> None:
