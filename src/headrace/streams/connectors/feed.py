@@ -43,7 +43,7 @@ from headrace.topology.serdes._serde import for_topic
 TRANSACTION_ROWS = 5000
 TRANSACTION_S = 1.0
 EVERY = timedelta(seconds=1)
-_AGAIN_S = 0.5
+_RETRY_S = 0.5
 _RECORD_BYTES = 120
 """Overhead of a batch with a single record, in bytes."""
 
@@ -146,7 +146,7 @@ class Feed:
                 if failed_s > self._timeout_s or stop.is_set():
                     raise
                 self._log.warning("source_restarted", reason=str(error))
-                stop.wait(_AGAIN_S)
+                stop.wait(_RETRY_S)
             except ProducerFencedError as error:
                 raise SourceError(
                     f"another feed has started with the name {self._name}. Give each feed a "
@@ -270,7 +270,7 @@ class Feed:
                 1,
                 self._config.replication_factor,
                 {"cleanup.policy": "compact"},
-                "positions are read whole",
+                "its records are read in order",
                 changelog=False,
             )
             admin.create([new])

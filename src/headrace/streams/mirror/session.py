@@ -68,7 +68,7 @@ def begins_of(
             raise RecordsLostError(tp, side.name, position, begin=begin, end=end)
         if position < begin and not is_new:
             get_logger().warning(
-                "records_lost", place=str(tp), first=position, last=begin - 1, cluster=side.name
+                "records_lost", partition=str(tp), first=position, last=begin - 1, cluster=side.name
             )
         begins[tp] = max(position, begin)
     return begins

@@ -124,7 +124,9 @@ _CONFIGS = {
 
 
 def new_table(name: str, replication_factor: int) -> NewTopic:
-    return NewTopic(name, 1, replication_factor, _CONFIGS, "it is read whole", changelog=False)
+    return NewTopic(
+        name, 1, replication_factor, _CONFIGS, "its rows are read in order", changelog=False
+    )
 
 
 @dataclass(frozen=True, slots=True)
