@@ -176,8 +176,8 @@ def _finish(
 def _check_choices(**given: tuple[str, Any]) -> None:
     for name, (word, allowed) in given.items():
         if word not in get_args(allowed):
-            words = ", ".join(map(repr, get_args(allowed)))
-            raise CannotBackfillError(f"{name} must be one of {words}, not {word!r}")
+            choices = ", ".join(map(repr, get_args(allowed)))
+            raise CannotBackfillError(f"{name} must be one of {choices}, not {word!r}")
 
 
 def new_id() -> str:

@@ -140,11 +140,11 @@ def _with_tie_breakers(frame: Any) -> Any:
     """
     from pyspark.sql import functions as F  # noqa: N812
 
-    whole = [F.col(name) for name in ("key", "value", "timestamp")]
+    columns = [F.col(name) for name in ("key", "value", "timestamp")]
     file = F.input_file_name()
     return frame.withColumns(
         {
-            "content": F.xxhash64(*whole),
+            "content": F.xxhash64(*columns),
             "file": file,
             "row": F.when(file != "", F.monotonically_increasing_id()),
         }

@@ -403,8 +403,8 @@ def possible_owners(topic: str) -> list[str]:
 
 
 def _internal_topics(application_id: str, described: OffsetClient) -> dict[str, str]:
-    kept = described.committed(topology_group(application_id), decided=False).values()
-    last = max(kept, key=lambda committed: committed.offset, default=None)
+    described_offsets = described.committed(topology_group(application_id), decided=False).values()
+    last = max(described_offsets, key=lambda committed: committed.offset, default=None)
     deployment = None if last is None else Deployment.decode(last.metadata)
     if deployment is None:
         return {}

@@ -224,17 +224,17 @@ def again(settings: Mapping[str, Any]) -> tuple[str, ...]:
 
     context, origins = click.get_current_context(), origins_of(settings)
     file = context.meta.get(_FILE) or os.environ.get(CONFIG)
-    words = [] if not file else ["--config", str(file)]
+    arguments = [] if not file else ["--config", str(file)]
     for name, value in settings.items():
         origin = origins.get(name, "")
         is_wanted = origin in ("--set", "--bootstrap-servers") or (
             name in REQUIRED_NAMES and origin.startswith(PREFIX)
         )
         if is_wanted and name == "bootstrap.servers":
-            words += ["--bootstrap-servers", str(value)]
+            arguments += ["--bootstrap-servers", str(value)]
         elif is_wanted:
-            words += ["--set", f"{name}={value}"]
-    return tuple(words)
+            arguments += ["--set", f"{name}={value}"]
+    return tuple(arguments)
 
 
 def load(target: str, settings: Mapping[str, Any], *, needs_cluster: bool = True) -> KafkaStreams:

@@ -123,8 +123,8 @@ def _record(text: str, number: int, *, key: Serde[Any], value: Serde[Any]) -> Li
             return LineRecord(number, None, text.encode())
         raise _ReasonError(f"is not JSON: {error}") from error
     if not _is_record(document):
-        whole = text if value is string_serde else document
-        return LineRecord(number, None, _part(whole, value, "value"))
+        content = text if value is string_serde else document
+        return LineRecord(number, None, _part(content, value, "value"))
     return LineRecord(
         number,
         _part(document.get("key"), key, "key"),

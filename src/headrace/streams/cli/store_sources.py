@@ -239,13 +239,13 @@ class _LocalRows:
         found = []
         for name in sorted(self._queries.stores):
             reader = self._reader(name)
-            kept = reader.store
+            descriptor = reader.store
             one: Document = {
-                "name": kept.name,
-                "kind": kept.kind,
-                "key": kept.key_name,
-                "value": kept.value.name,
-                "in_memory": kept.in_memory,
+                "name": descriptor.name,
+                "kind": descriptor.kind,
+                "key": descriptor.key_name,
+                "value": descriptor.value.name,
+                "in_memory": descriptor.in_memory,
                 "positions": [],
                 "rows": None,
                 "refused": None,

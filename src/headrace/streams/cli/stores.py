@@ -261,8 +261,8 @@ def _show_stores(stores: list[Document]) -> None:
             for position in positions
         )
         offsets = sum(position["offset"] for position in positions)
-        words = (one["name"], one["kind"], one["key"], one["value"])
-        table.add_row(*words, here, f"{offsets:,}", rows)
+        cells = (one["name"], one["kind"], one["key"], one["value"])
+        table.add_row(*cells, here, f"{offsets:,}", rows)
     show(table)
 
 

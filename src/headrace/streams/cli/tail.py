@@ -30,13 +30,13 @@ FIELDS = ("timestamp", "partition", "offset", "headers")
 
 
 def _fields(_: click.Context, __: click.Parameter, text: str | None) -> frozenset[str]:
-    words = [] if text is None else [word.strip() for word in text.split(",")]
-    if words == ["all"]:
+    names = [] if text is None else [word.strip() for word in text.split(",")]
+    if names == ["all"]:
         return frozenset(FIELDS)
-    unknown = [word for word in words if word not in FIELDS]
+    unknown = [word for word in names if word not in FIELDS]
     if unknown:
         raise click.BadParameter(f"{unknown[0]!r} must be all or in {', '.join(FIELDS)}.")
-    return frozenset(words)
+    return frozenset(names)
 
 
 @click.command()

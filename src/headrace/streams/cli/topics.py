@@ -139,15 +139,15 @@ def _create(
 ) -> None:
     client = new_admin(config, BrokerState())
     present = _partition_counts(client)
-    kept = {name: present[name] for name in names if name in present}
-    other = [f"{name} has {count}" for name, count in kept.items() if count != partitions]
+    existing = {name: present[name] for name in names if name in present}
+    other = [f"{name} has {count}" for name, count in existing.items() if count != partitions]
     if other and partitions is not None and not any_count:
         raise click.ClickException(
             f"topics exist with another partition count than {partitions} ({', '.join(other)}). "
             "Remove --partitions to use them, or choose another name."
         )
     count = partitions or 1
-    missing = [name for name in dict.fromkeys(names) if name not in kept]
+    missing = [name for name in dict.fromkeys(names) if name not in existing]
     wanted = [
         NewTopic(name, num_partitions=count, config=_COMPACTED if name in tables else {})
         for name in missing
@@ -163,9 +163,9 @@ def _create(
             raise click.ClickException(f"cannot create {name}: {cause.str()}") from error
     _await(client, missing)
     notes = dict.fromkeys({*missing} & tables, ", compacted, as it is read as a table")
-    notes |= _notes_on_tables(kept.keys() & tables, config)
+    notes |= _notes_on_tables(existing.keys() & tables, config)
     for name in names:
-        word, has = ("Exists", kept[name]) if name in kept else ("Created", count)
+        word, has = ("Exists", existing[name]) if name in existing else ("Created", count)
         more = notes.get(name, "")
         click.echo(f"{word}: {name} ({has} partition{'s' if has > 1 else ''}{more})")
 

@@ -125,9 +125,9 @@ class EventStream:
                 raise self._unreached(error) from error
             if not data:
                 raise self._unreached("the connection has ended")
-            *whole, left = (left + data).split(b"\n\n")
-            if whole:
-                yield [_event(text) for text in whole]
+            *complete, left = (left + data).split(b"\n\n")
+            if complete:
+                yield [_event(text) for text in complete]
 
     def cut(self) -> None:
         """Interrupt a waiting reader, which then closes the stream."""
@@ -239,9 +239,9 @@ class HttpHost:
     ) -> Reply:
         """Send a request: GET, or POST with a body; fail after `timeout_s` without data."""
         method = "GET" if body is None else "POST"
-        kept = self._take()
+        pooled = self._take()
         while True:
-            connection = kept or self._connect()
+            connection = pooled or self._connect()
             try:
                 self._reach(connection, timeout_s, self._ending)
                 connection.request(method, self._path + target, body, dict(headers))
@@ -250,8 +250,8 @@ class HttpHost:
             except (OSError, http.client.HTTPException) as error:
                 connection.close()
                 self._ending.require()
-                if kept is not None and not isinstance(error, TimeoutError):
-                    kept = None  # the server has closed the idle connection
+                if pooled is not None and not isinstance(error, TimeoutError):
+                    pooled = None  # the server has closed the idle connection
                     continue
                 raise self._unreached(error) from error
             if answer.will_close or not answer.isclosed():

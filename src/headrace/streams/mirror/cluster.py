@@ -137,5 +137,5 @@ def fitting(config: Mapping[str, str], replicas: int) -> tuple[dict[str, str], d
     wanted = int(config.get("min.insync.replicas", "1"))
     if wanted <= replicas:
         return dict(config), {}
-    kept = {name: value for name, value in config.items() if name != "min.insync.replicas"}
-    return kept, {"min.insync.replicas": f"the topic has {replicas} replicas"}
+    supported = {name: value for name, value in config.items() if name != "min.insync.replicas"}
+    return supported, {"min.insync.replicas": f"the topic has {replicas} replicas"}

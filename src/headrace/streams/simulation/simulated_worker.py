@@ -110,8 +110,8 @@ class _Log:
 
     def _write(self, level: str, event: str, fields: dict[str, Any]) -> None:
         if self._process.alive:
-            words = " ".join(f"{name}={value}" for name, value in fields.items())
-            self._process.note(f"[{level}{event}] {words}")
+            text = " ".join(f"{name}={value}" for name, value in fields.items())
+            self._process.note(f"[{level}{event}] {text}")
             self._on_event(event)
 
 
@@ -289,8 +289,8 @@ class SimulatedWorker:
                 process.note(f"refuses to continue: {type(error).__name__}: {error}")
                 return
             process.note(f"fails: {type(error).__name__}: {error}")
-            words = "".join(traceback.format_exception(error)[-14:])
-            self._run.outcome.problems.append(f"{self.name} fails: {error!r}\n{words}")
+            text = "".join(traceback.format_exception(error)[-14:])
+            self._run.outcome.problems.append(f"{self.name} fails: {error!r}\n{text}")
         finally:
             del self._workers[process]
             process.end()

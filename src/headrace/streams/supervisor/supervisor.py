@@ -520,10 +520,10 @@ class Supervisor:
         if workers == len(staying):
             return f"there {_are(workers)} {_workers_text(workers)} already"
         more = abs(workers - len(staying))
-        words = ("starts", "start")
+        verbs = ("starts", "start")
         if workers < len(staying):
-            words = ("closes and gives its tasks away", "close and give their tasks away")
-        what = words[more > 1]
+            verbs = ("closes and gives its tasks away", "close and give their tasks away")
+        what = verbs[more > 1]
         return (
             f"{_workers_text(more)} {what}; there {_are(workers)} "
             f"{_workers_text(workers)} from now on, {len(staying)} before"

@@ -263,6 +263,6 @@ class StoreView(Mapping[K, V], Generic[K, V]):
     def _private(self, value: Any) -> V:
         # A test that changes a returned value must not change the store.
         if self._value.immutable:
-            kept: V = value
-            return kept
+            stored: V = value
+            return stored
         return self._value.deserialize(self._value.serialize(value))

@@ -266,6 +266,6 @@ class LocalAdmin(Generic[ClusterT]):
 
     def alter_config(self, topic: str, config: Mapping[str, str | None]) -> None:
         found = self._cluster.topics[topic]
-        kept = {name: value for name, value in found.config.items() if name not in config}
+        unchanged = {name: value for name, value in found.config.items() if name not in config}
         set_now = {name: value for name, value in config.items() if value is not None}
-        found.config = kept | set_now
+        found.config = unchanged | set_now

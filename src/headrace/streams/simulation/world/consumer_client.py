@@ -339,8 +339,8 @@ class SimulatedConsumer:
         while self._due:
             kind, partitions = self._due.popleft()
             self._calling = True
-            words = ", ".join(map(str, partitions))
-            self._note(f"on_{kind}: {words or 'nothing new'} in generation {self._generation}")
+            text = ", ".join(map(str, partitions))
+            self._note(f"on_{kind}: {text or 'nothing new'} in generation {self._generation}")
             try:
                 if kind == "assign":
                     self._owned += partitions
@@ -494,8 +494,8 @@ class SimulatedConsumer:
                 found.append(Place(tp.topic, tp.partition, c.offset, c.metadata))
         if wrong and found:
             found[0] = _Failed(found[0].topic, found[0].partition)
-        words = ", ".join(f"{f.topic}-{f.partition}@{f.offset}" for f in found)
-        self._note(f"committed: {words}")
+        text = ", ".join(f"{f.topic}-{f.partition}@{f.offset}" for f in found)
+        self._note(f"committed: {text}")
         return found
 
     def commit(

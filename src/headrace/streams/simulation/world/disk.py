@@ -334,7 +334,7 @@ class _FaultyState:
     faults: Faults
     is_open: bool = True
 
-    def _call(self, name: str, effect: Callable[[], None], words: str = "") -> None:
+    def _call(self, name: str, effect: Callable[[], None], text: str = "") -> None:
         self.process.check()
         kind = self.faults.draw(self.process, name)
         self.faults.strike(self.process, kind)
@@ -345,8 +345,8 @@ class _FaultyState:
             self.faults.hit(self.process, name, "full")
             raise StateError("RocksDB failed: IO error: No space left on device")
         effect()
-        if words:
-            self.process.note(f"{name}: {words}")
+        if text:
+            self.process.note(f"{name}: {text}")
         if kind == "crash_after":
             raise crash(self.process)
         # A write takes time, in which other threads run.
@@ -359,19 +359,19 @@ class _FaultyState:
         return self.inner.position(store_name)
 
     def write(self, deltas: Mapping[str, Delta], positions: Mapping[str, Position]) -> None:
-        words = ", ".join(f"{name}@{p.offset}" for name, p in positions.items())
-        self._call("store.write", lambda: self.inner.write(deltas, positions), words)
+        text = ", ".join(f"{name}@{p.offset}" for name, p in positions.items())
+        self._call("store.write", lambda: self.inner.write(deltas, positions), text)
 
     def begin_restore(self) -> None:
         self._call("store.begin_restore", self.inner.begin_restore, "bulk")
 
     def restore(self, deltas: Mapping[str, Delta]) -> None:
-        words = ", ".join(f"{name} {len(delta)} rows" for name, delta in deltas.items())
-        self._call("store.restore", lambda: self.inner.restore(deltas), words)
+        text = ", ".join(f"{name} {len(delta)} rows" for name, delta in deltas.items())
+        self._call("store.restore", lambda: self.inner.restore(deltas), text)
 
     def end_restore(self, positions: Mapping[str, Position]) -> None:
-        words = ", ".join(f"{name}@{p.offset}" for name, p in positions.items())
-        self._call("store.end_restore", lambda: self.inner.end_restore(positions), words)
+        text = ", ".join(f"{name}@{p.offset}" for name, p in positions.items())
+        self._call("store.end_restore", lambda: self.inner.end_restore(positions), text)
 
     def drop_store(self, name: str) -> None:
         self._call("store.drop", lambda: self.inner.drop_store(name), name)

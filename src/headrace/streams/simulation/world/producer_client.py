@@ -294,8 +294,8 @@ class SimulatedProducer:
             TopicPartition(p.topic, p.partition): CommittedOffset(p.offset, p.metadata or "")
             for p in positions
         }
-        words = ", ".join(f"{tp}@{c.offset}" for tp, c in offsets.items())
-        self._process.note(f"send_offsets: {words} in generation {metadata.generation}")
+        text = ", ".join(f"{tp}@{c.offset}" for tp, c in offsets.items())
+        self._process.note(f"send_offsets: {text} in generation {metadata.generation}")
         add = partial(self._cluster.transactional_offsets, self._id, self._epoch, offsets, metadata)
         try:
             # Even if the response is lost, the broker may know the transaction.
