@@ -545,7 +545,7 @@ COMMANDS = "streams/cli/"
 SAME_FILE_NAMES = {
     "spark_bridge": {"backfill.py"},
     "streams": {
-        "cluster.py", "errors.py", "process.py", "protocols.py", "reactions.py", "source.py",
+        "cluster.py", "errors.py", "process.py", "protocols.py", "reactions.py",
         "topics.py", "transactions.py",
     },
     "streams_web": {"pages.py"},
