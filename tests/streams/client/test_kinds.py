@@ -103,10 +103,10 @@ def test_what_they_have_is_answered(application: Connection) -> None:
 @pytest.mark.parametrize(
     ("name", "ask", "said"),
     [
-        ("windows", lambda store: [*store.find_sessions(User(1), 0, 9)], "no sessions. Use f"),
+        ("windows", lambda store: [*store.find_sessions(User(1), 0, 9)], "not sessions. Use f"),
         ("counts", lambda store: [*store.find_sessions(User(1), 0, 9)], "no windows. Use get"),
         ("counts", lambda store: [*store.fetch(User(1))], "no windows. Use get"),
-        ("windows", lambda store: [*store.find_sessions_by_end(0, 9)], "no sessions. Use f"),
+        ("windows", lambda store: [*store.find_sessions_by_end(0, 9)], "not sessions. Use f"),
         ("counts", lambda store: [*store.find_sessions_by_end(0, 9)], "no windows. Use r"),
         ("counts", lambda store: [*store.fetch_all()], "no windows. Use range"),
         ("counts", lambda store: [*store.fetch_all(0, 9)], "no windows. Use range"),

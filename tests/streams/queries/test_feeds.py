@@ -423,7 +423,7 @@ def test_no_more_than_so_many_catch_up_at_a_time(scene: Scene) -> None:
     scene.write((0, "a", 1))
     for _ in range(feeds_module.CATCHING_UP_MAX):
         scene.feeds._catching_up.acquire()
-    said = "8 change feeds are reading older changes, which is the maximum. Ask"
+    said = "8 change feeds are reading older changes, which is the maximum. Retry"
     with pytest.raises(TooManyFollowersError, match=said):
         scene.follow(BEGINNING)
     at_the_end = scene.follow()
