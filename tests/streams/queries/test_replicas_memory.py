@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.streams.queries.followers import Followers
+from headrace.streams.queries.replicas import ReplicaTrackers
 
 MB = 1 << 20
 THREADS = 4
@@ -32,7 +32,7 @@ def _allocate_and_free(pinned: list[bytes], gate: threading.Barrier) -> None:
 
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="needs glibc")
 def test_a_sweep_returns_the_memory_of_all_threads(tmp_path: Path) -> None:
-    followers = Followers(tmp_path, monotonic_s=time.monotonic)
+    replicas = ReplicaTrackers(tmp_path, monotonic_s=time.monotonic)
     pinned: list[bytes] = []
     gate = threading.Barrier(THREADS)
     threads = [
@@ -43,6 +43,6 @@ def test_a_sweep_returns_the_memory_of_all_threads(tmp_path: Path) -> None:
     for thread in threads:
         thread.join()
     before_mb = _resident_mb()
-    followers._sweep()
+    replicas._sweep()
     assert before_mb - _resident_mb() > THREADS * ALLOCATED_MB / 2
-    followers.close()
+    replicas.close()
