@@ -22,7 +22,7 @@ class Child:
 
     asked: list[tuple[str, ...]] = []
 
-    def __init__(self, *arguments: str, say: Any) -> None:
+    def __init__(self, *arguments: str, print_line: Any) -> None:
         self.asked.append(arguments)
 
     def wait(self) -> int:

@@ -45,7 +45,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replicas, "UPDATE_EVERY_S", 0.0)
     monkeypatch.setattr(queries, "REPORTS_MAX_AGE_S", 0.0)
     monkeypatch.setattr(locator, "PAUSE_S", 0.0)
-    monkeypatch.setattr(routing, "AGAIN_S", 0.0)
+    monkeypatch.setattr(routing, "PAUSE_S", 0.0)
 
 
 @pytest.fixture
