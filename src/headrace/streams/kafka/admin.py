@@ -97,7 +97,7 @@ _UNIQUE = re.compile(r"-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}$")
 
 
 class _CachedByArguments(type):
-    """Metaclass of a class that has one object for equal arguments."""
+    """Metaclass that caches instances by their arguments."""
 
     def __init__(cls, *args: Any) -> None:
         super().__init__(*args)
@@ -111,7 +111,7 @@ class _CachedByArguments(type):
 
 
 def share_topic_id_objects() -> None:
-    """Have the client create one object for each topic ID, however often topics are described.
+    """Cache the client's topic IDs, so that each description does not create more of them.
 
     confluent-kafka (2.16 at least) never releases the `Uuid` of a described topic, about 120
     bytes. Each commit describes its topics, which adds up to tens of megabytes an hour. The client
