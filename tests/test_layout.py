@@ -309,7 +309,7 @@ streams/kafka/port_check.py streams/mirror/session.py
 streams/simulation/run.py streams/simulation/simulated_worker.py streams/stream_threads.py
 streams/tasks/input_queue.py streams/testing/driver_store.py streams/testing/driver_topics.py
 streams/worker/commit.py streams_web/metrics.py streams_web/pages.py topology/compile/aggregate.py
-topology/compile/blame.py topology/compile/making.py topology/compile/sink.py
+topology/compile/attribution.py topology/compile/operator_factory.py topology/compile/sink.py
 """
 """Modules with fewer than 60 lines, or that only one module of their package imports.
 

@@ -16,7 +16,7 @@ from headrace.streams.plan.deployment import Deployment
 from headrace.streams.plan.deployment_changes import changes
 from headrace.streams.plan.plan import plan_application
 from headrace.topology import StreamsBuilder, serdes
-from headrace.topology.checks.key_meetings import key_meetings
+from headrace.topology.checks.key_mismatches import key_mismatches
 from headrace.topology.checks.unnamed import unnamed_steps
 from headrace.topology.dsl import kstream
 from headrace.topology.topology import Topology
@@ -99,7 +99,7 @@ def test_everybody_else_knows_of_it() -> None:
     assert '[("counted")]' in topology.to_mermaid()
     assert [sub.stores[0].name for sub in topology.sub_topologies if sub.stores] == ["counted"]
     assert list(unnamed_steps(topology.sub_topologies)) == []
-    assert list(key_meetings(topology, serdes.string)) == []
+    assert list(key_mismatches(topology, serdes.string)) == []
 
 
 @pytest.mark.usefixtures("tests")

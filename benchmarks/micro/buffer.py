@@ -26,7 +26,7 @@ def _keys() -> list[bytes]:
 
 def _buffer(hold: Literal["objects", "bytes"] = "objects") -> Buffer:
     serde = serdes.long if hold == "objects" else serdes.json
-    coding = Coding(encode=serde.serialize, decode=serde.deserialize, hold=hold)
+    coding = Coding(encode=serde.serialize, decode=serde.deserialize, stored_form=hold)
     return Buffer("counts", EmptyStore(), coding)
 
 

@@ -69,7 +69,9 @@ def generated(program: Program, batch: Batch, send: Send) -> Callable[[], object
     for store in program.sub_topology.stores:
         serde: Any = store.value or OPTIONS.default_value
         coding = Coding(
-            encode=serde.serialize, decode=serde.deserialize, hold=program.holds[store.name]
+            encode=serde.serialize,
+            decode=serde.deserialize,
+            stored_form=program.stored_forms[store.name],
         )
         buffers[store.name] = Buffer(store.name, EmptyStore(), coding)
     take: Any = send

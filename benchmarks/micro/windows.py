@@ -43,7 +43,9 @@ def bound(step: Step) -> Callable[[], object]:
             make = partial(TimedBuffer, layout=store.spec.rows)
         serde: Any = store.value or OPTIONS.default_value
         coding = Coding(
-            encode=serde.serialize, decode=serde.deserialize, hold=program.holds[store.name]
+            encode=serde.serialize,
+            decode=serde.deserialize,
+            stored_form=program.stored_forms[store.name],
         )
         buffers[store.name] = make(store.name, EmptyStore(), coding)
     send: Any = "".format

@@ -684,9 +684,9 @@ OPS = tuple(
 )
 """All calls that a program can consist of, but for those that have programs of their own."""
 FEWER_OPS, LATE_OPS, NESTED_OPS, FINAL_OPS = _APART[:2], _APART[2:5], _APART[5:6], _APART[6:]
-_OF_TABLES = ("join_global", "join_versioned", "table_join_foreign", "table_transform_values")
+_TABLE_FACTORIES = ("join_global", "join_versioned", "table_join_foreign", "table_transform_values")
 PLAIN_OPS = tuple(
-    op for op in OPS if op not in ("split", "versioned_table", "join_twice", *_OF_TABLES)
+    op for op in OPS if op not in ("split", "versioned_table", "join_twice", *_TABLE_FACTORIES)
 )
 """Those without which a plain program does."""
 BEHIND_CACHES = tuple(op for op in PLAIN_OPS if op not in ("table_group", "aggregate_merged"))

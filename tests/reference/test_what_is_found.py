@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from headrace.streams.plan import plan
-from headrace.topology.compile import making
+from headrace.topology.compile import operator_factory
 from headrace.topology.context.context import raise_earlier
 from headrace.topology.dsl import cogrouped
 from headrace.topology.dsl.steps import join_nodes
@@ -58,7 +58,7 @@ def cogroups_take_the_default(patch: pytest.MonkeyPatch) -> None:
 
 def nothing_is_refused(patch: pytest.MonkeyPatch) -> None:
     """Folds of merged topics and joins of tables begin, whatever the bytes of their keys are."""
-    patch.setattr(plan, "refuse_unequal_keys", lambda *_: None)
+    patch.setattr(plan, "require_matching_keys", lambda *_: None)
 
 
 def nobody_expects_it(patch: pytest.MonkeyPatch) -> None:
@@ -68,7 +68,7 @@ def nobody_expects_it(patch: pytest.MonkeyPatch) -> None:
 
 def rows_are_read_unguarded(patch: pytest.MonkeyPatch) -> None:
     """A function that fails on a row fails again for each record that reads the row."""
-    patch.setattr(making, "no_row", raise_earlier)
+    patch.setattr(operator_factory, "empty_row", raise_earlier)
 
 
 def unmatched_results_fail_with_the_record_that_releases_them(patch: pytest.MonkeyPatch) -> None:

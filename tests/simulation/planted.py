@@ -476,13 +476,13 @@ def results_left_wait_for_the_next_time(patch: pytest.MonkeyPatch) -> None:
         for operator in operators:
             while emits and self.cached_updates():
                 self._bound.flush()
-            if operator.has_results_left():
-                operator.emit_left()
+            if operator.has_remaining_results():
+                operator.emit_remaining()
             operator.advance(time)
         self.context.advance(time)
 
     patch.setattr(Task, "_advance_operators", advance)
-    patch.setattr(Task, "has_results_left", lambda self: self._closes_idle)
+    patch.setattr(Task, "has_remaining_results", lambda self: self._closes_idle)
 
 
 @bug_of_skew

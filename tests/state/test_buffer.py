@@ -57,7 +57,7 @@ def encode(value: Any) -> bytes:
 
 
 def make(rows: Rows, hold: Any = "objects") -> Buffer:
-    return Buffer("s", rows, Coding(encode=encode, decode=json.loads, hold=hold))
+    return Buffer("s", rows, Coding(encode=encode, decode=json.loads, stored_form=hold))
 
 
 KEYS = st.sampled_from([b"", b"a", b"aa", b"b", b"c\xff", b"\xff"])
@@ -322,7 +322,7 @@ def test_a_row_that_came_and_went_is_in_no_later_scan() -> None:
     for key in (b"a", b"b", b"c"):
         buffer.put(key, 1, 0)
     assert len(list(buffer.scan())) == 3
-    buffer.forget(b"b")
+    buffer.drop_write(b"b")
     assert [key for key, _, _ in buffer.scan()] == [b"a", b"c"]
     buffer.put(b"d", 1, 0)
     assert [key for key, _, _ in buffer.scan()] == [b"a", b"c", b"d"]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from headrace.state.errors import StateError, StoreCorruptedError
-from headrace.state.file_list import KeptList, OpenList
+from headrace.state.file_list import OpenFileList, StoredFileList
 from headrace.state.rocks import RocksMemory, RocksTaskState
 from headrace.state.secondary import RocksSecondary
 from headrace.state.spec import StoreSpec
@@ -139,15 +139,15 @@ def test_a_list_that_has_grown_since_is_no_damage(path: Path, memory: RocksMemor
 def test_a_list_of_an_older_release_is_held_to_its_length_alone(tmp_path: Path) -> None:
     file = tmp_path / "MANIFEST-000005"
     file.write_bytes(b"x" * 180)
-    with OpenList(file) as found:
-        assert not KeptList.decode(b'["MANIFEST-000005",180]').is_damaged(found)
-        assert KeptList.decode(b'["MANIFEST-000005",181]').is_damaged(found)
+    with OpenFileList(file) as found:
+        assert not StoredFileList.decode(b'["MANIFEST-000005",180]').is_damaged(found)
+        assert StoredFileList.decode(b'["MANIFEST-000005",181]').is_damaged(found)
 
 
 def test_a_list_that_grows_is_summed_on_from_where_it_was(tmp_path: Path) -> None:
     file = tmp_path / "MANIFEST-000005"
     file.write_bytes(b"abc")
-    with OpenList(file) as found:
+    with OpenFileList(file) as found:
         first = found.checksum(3)
         file.write_bytes(b"abcdef")
         assert (found.listed.size, found.size_now()) == (3, 6)

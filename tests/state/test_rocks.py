@@ -17,7 +17,7 @@ from headrace.state.errors import (
     StoreCorruptedError,
     UnknownStoreError,
 )
-from headrace.state.rocks import FORMAT_VERSION, RocksMemory, RocksTaskState, failures
+from headrace.state.rocks import FORMAT_VERSION, RocksMemory, RocksTaskState, converted_errors
 from headrace.state.spec import StoreSpec
 from headrace.state.store import Position
 from tests.state.broken import HERE, break_tables, filled
@@ -264,7 +264,7 @@ def test_a_write_that_failed_leaves_the_position_as_it_was(state: RocksTaskState
             raise Exception("IO error: No space left on device")
 
     right, state._db = state._db, Broken()  # type: ignore[assignment]
-    with pytest.raises(StateError, match=r"No space left on device; .*make room on the disk of"):
+    with pytest.raises(StateError, match=r"No space left on device; .*free space on the disk of"):
         state.write({"a": [(b"k", b"v")]}, {"a": HERE})
     state._db = right
     assert state.position("a") is None
@@ -395,5 +395,5 @@ def test_a_path_that_speaks_of_corruption_does_not_make_it_one(
 
 def test_a_file_of_the_binding_that_cannot_be_written_is_said() -> None:
     """It keeps one beside RocksDB's, which a disk for reading alone does not take."""
-    with pytest.raises(StateError, match="Read-only file system"), failures():
+    with pytest.raises(StateError, match="Read-only file system"), converted_errors():
         raise OSError(30, "Read-only file system")

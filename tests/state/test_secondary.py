@@ -202,9 +202,9 @@ def test_files_that_are_gone_are_said(
 ) -> None:
     reader = beside(tmp_path, memory)
     (tmp_path / "db").rename(tmp_path / "away")
-    with pytest.raises(StateError, match="has no RocksDB"):
+    with pytest.raises(StateError, match="contains no RocksDB"):
         reader.follow()
-    with pytest.raises(StateError, match="has no RocksDB"):
+    with pytest.raises(StateError, match="contains no RocksDB"):
         beside(tmp_path, memory)
     reader.close()
 
@@ -364,7 +364,7 @@ def test_one_that_has_missed_rows_while_it_was_opened_is_not_used(
 ) -> None:
     """RocksDB looks for files first and for the log then; rows may have gone from one to other."""
     state.write({"a": [(b"k", b"1")]}, {"a": HERE, "b": HERE})
-    real_list, real_logs = module.open_list, module._logs
+    real_list, real_logs = module.open_file_list, module._logs
     before = real_list(tmp_path / "db"), real_logs(tmp_path / "db")
     state.write({"a": [(b"k", b"2")]}, {"a": LATER})
     for columns in state._columns.values():
@@ -375,7 +375,7 @@ def test_one_that_has_missed_rows_while_it_was_opened_is_not_used(
         state._db.flush(True)  # nothing is left to keep the log for
     kept = [before[0]], [before[1]]
     with monkeypatch.context() as patched:
-        patched.setattr(module, "open_list", lambda path: (kept[0] or [real_list(path)]).pop())
+        patched.setattr(module, "open_file_list", lambda path: (kept[0] or [real_list(path)]).pop())
         patched.setattr(module, "_logs", lambda path: (kept[1] or [real_logs(path)]).pop())
         with pytest.raises(StateError, match="while it was opened; try again"):
             beside(tmp_path, memory)

@@ -71,7 +71,7 @@ def test_rows_are_found_by_time_until_they_expire(
         elif action[0] == "forget":
             key = row_key(*action[1:])
             if key in buffer.dirty and SPEC.rows.view(state.store("w")).get(key) is None:
-                buffer.forget(key)
+                buffer.drop_write(key)
                 model.pop(key, None)
         elif action[2] >= horizon:
             key = row_key(*action[1:4])

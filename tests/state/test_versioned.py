@@ -34,7 +34,7 @@ class Store:
         self.buffer = self._opened()
 
     def _opened(self) -> VersionedBuffer:
-        coding = Coding(encode=str.encode, decode=bytes.decode, hold=self.hold)
+        coding = Coding(encode=str.encode, decode=bytes.decode, stored_form=self.hold)
         return VersionedBuffer("v", self.state.store("v"), coding)
 
     def put(self, key: bytes, value: str | None, time: int) -> int:

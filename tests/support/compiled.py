@@ -67,7 +67,7 @@ class Runs:
                 Coding(
                     encode=serdes.json.serialize,
                     decode=serdes.json.deserialize,
-                    hold=self.program.holds[store.name],
+                    stored_form=self.program.stored_forms[store.name],
                 ),
             )
             for store in chosen.stores

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from headrace.topology import Processor, StreamsBuilder, serdes
-from headrace.topology.functions import SourceLocation, functions_in, place_of
+from headrace.topology.functions import SourceLocation, functions_in, location_of
 from headrace.topology.timestamps import wallclock_timestamp
 
 HERE = f"{__name__.replace('.', '/')}.py"
@@ -109,20 +109,20 @@ FOUND: list[tuple[Any, int | None, str]] = [
 def test_a_function_is_called_by_its_name_and_its_place(
     function: Any, line: int | None, name: str
 ) -> None:
-    place = place_of(function)
+    place = location_of(function)
     assert str(place) == (name if line is None else f"{HERE}:{line} {name}")
     assert place is not None
-    assert place.whole == (None if line is None else f"{__file__}:{line} {name}")
+    assert place.absolute == (None if line is None else f"{__file__}:{line} {name}")
 
 
 def test_a_lambda_has_a_place_and_no_name() -> None:
     function = lambda n: n  # noqa: E731
-    assert str(place_of(function)) == f"{HERE}:{line_of(function)} <lambda>"
+    assert str(location_of(function)) == f"{HERE}:{line_of(function)} <lambda>"
 
 
 def test_what_is_ours_or_no_function_has_none() -> None:
     for given in (wallclock_timestamp, serdes.long.serialize, None, 1, "text", SECRET):
-        assert place_of(given) is None
+        assert location_of(given) is None
 
 
 def test_a_name_is_on_one_line_whatever_it_is() -> None:
@@ -130,9 +130,9 @@ def test_a_name_is_on_one_line_whatever_it_is() -> None:
         return n
 
     named.__qualname__ = "a\nimport os\r\x0c\u2028b"
-    assert str(place_of(named)) == f"{HERE}:{line_of(named)} a?import os???b"
+    assert str(location_of(named)) == f"{HERE}:{line_of(named)} a?import os???b"
     named.__qualname__ = "é 字"
-    assert str(place_of(named)) == f"{HERE}:{line_of(named)} é 字"
+    assert str(location_of(named)) == f"{HERE}:{line_of(named)} é 字"
 
 
 class Anything:
@@ -146,7 +146,7 @@ class Anything:
 
 
 def test_an_object_that_has_every_attribute_is_placed_at_its_call() -> None:
-    place = place_of(Anything())
+    place = location_of(Anything())
     assert str(place) == f"{HERE}:{line_of(Anything.__call__)} Anything.__call__"
 
 
@@ -180,7 +180,7 @@ def test_the_functions_of_a_node_are_found_and_those_of_serdes_are_not() -> None
     rows.to_stream().process(lambda record, context: None, name="function")
     nodes = {node.name: node for sub in builder.build().sub_topologies for node in sub.nodes}
     named = {
-        name: [str(place_of(function)).rpartition(" ")[2] for function in functions_in(node)]
+        name: [str(location_of(function)).rpartition(" ")[2] for function in functions_in(node)]
         for name, node in nodes.items()
     }
     assert {name: found for name, found in named.items() if found} == {

@@ -8,13 +8,14 @@ committed rows; its size is bounded by `headrace.state.buffers.bound_caches`. On
 the committed store: after the transaction, from `delta`. An abort discards the whole buffer,
 because a user function may have changed mutable values in `clean` in place.
 
-An entry is ``(value, timestamp)``; a missing row is `ABSENT`. With `hold="objects"` the value is
-the decoded object, and it is encoded once, at the commit. With `hold="bytes"` values are encoded at
-each write and decoded at each read, except values of a few immutable classes. Use it for mutable
-values that user code may keep a reference to.
+An entry is ``(value, timestamp)``; a missing row is `ABSENT`. With `stored_form="objects"` the
+value is the decoded object, and it is encoded once, at the commit. With `stored_form="bytes"`
+values are encoded at each write and decoded at each read, except values of a few immutable classes.
+Use it for mutable values that user code may keep a reference to.
 
 A read always returns the value as decoded from its bytes, before and after a commit. Therefore
-``hold="objects"`` replaces a written value by its decoded form unless its class is in `exact`.
+``stored_form="objects"`` replaces a written value by its decoded form unless its class is in
+`exact`.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ ENTRY_OVERHEAD_BYTES = 200
 """Measured overhead of an entry: its key object, value object, tuple and dictionary slot."""
 
 _SAMPLE = 16
-_FEW = 16
+_INSERTED_KEYS_MAX = 16
 """Maximum number of new keys that are inserted one by one; more are sorted in one call."""
 
 
@@ -48,12 +49,12 @@ class Coding:
 
     Args:
         exact: Classes whose values survive encoding and decoding unchanged.
-        keep: A faster equivalent of decoding an encoded value; None to encode and decode.
+        keep: Converts a value to its decoded form; None encodes and decodes it.
     """
 
     encode: Callable[[Any], bytes]
     decode: Callable[[bytes], Any]
-    hold: Literal["objects", "bytes"] = "objects"
+    stored_form: Literal["objects", "bytes"] = "objects"
     exact: frozenset[type] = ATOMS
     keep: Callable[[Any], Any] | None = None
 
@@ -92,7 +93,7 @@ class Buffer:
         self._committed = committed
         self._encode = encode
         self._decode = decode
-        self.holds_objects = coding.hold == "objects"
+        self.holds_objects = coding.stored_form == "objects"
         self.exact = coding.exact
         """Classes whose values can be written to `dirty` unchanged, without `put`."""
         self._keep = coding.keep or (lambda value: decode(encode(value)))
@@ -120,10 +121,10 @@ class Buffer:
 
     def put(self, key: bytes, value: Any, timestamp: int) -> None:
         if value.__class__ not in self.exact:
-            value = self._held(value)
+            value = self._to_stored_form(value)
         self.dirty[key] = (value, timestamp)
 
-    def _held(self, value: Any) -> Any:
+    def _to_stored_form(self, value: Any) -> Any:
         if value is None:
             return None
         if self.holds_objects:
@@ -131,49 +132,49 @@ class Buffer:
         is_plain = value.__class__ in ATOMS and self._keep(value) is value
         return value if is_plain else self._encode(value)
 
-    def forget(self, key: bytes) -> None:
-        """Drop the write of a row that is not on disk; a deletion would write a tombstone."""
+    def drop_write(self, key: bytes) -> None:
+        """Undo the write of a row that is not on disk; a deletion would write a tombstone."""
         del self.dirty[key]
         order = self._order
-        place = bisect_left(order, key)
-        if place < len(order) and order[place] == key:
-            del order[place]
+        index = bisect_left(order, key)
+        if index < len(order) and order[index] == key:
+            del order[index]
 
     def scan(
         self, start: bytes | None = None, end: bytes | None = None, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, Any, int]]:
         """Yield key, value and timestamp in the order of the key bytes; `end` is exclusive."""
-        mine = self._dirty_keys(start, end)
+        dirty_keys = self._dirty_keys(start, end)
         if reverse:
-            mine.reverse()
-        return self._merged(mine, self._committed.scan(start, end, reverse=reverse), reverse)
+            dirty_keys.reverse()
+        return self._merged(dirty_keys, self._committed.scan(start, end, reverse=reverse), reverse)
 
     def _merged(
-        self, mine: list[bytes], committed: Iterable[tuple[bytes, bytes]], reverse: bool
+        self, dirty_keys: list[bytes], committed: Iterable[tuple[bytes, bytes]], reverse: bool
     ) -> Iterator[tuple[bytes, Any, int]]:
         position = 0
         for key, stored in committed:
-            while position < len(mine) and (
-                mine[position] > key if reverse else mine[position] < key
+            while position < len(dirty_keys) and (
+                dirty_keys[position] > key if reverse else dirty_keys[position] < key
             ):
-                yield from self._row(mine[position])
+                yield from self._row(dirty_keys[position])
                 position += 1
-            if position < len(mine) and mine[position] == key:
+            if position < len(dirty_keys) and dirty_keys[position] == key:
                 yield from self._row(key)
                 position += 1
                 continue
             timestamp, data = decode_timestamped(stored)
             yield key, self._decode(data), timestamp
-        for key in mine[position:]:
+        for key in dirty_keys[position:]:
             yield from self._row(key)
 
     def _dirty_keys(self, start: bytes | None, end: bytes | None) -> list[bytes]:
         order = self._order
         new = len(self.dirty) - len(order)
         if new:
-            # New keys are at the end of a dictionary, and `forget` removes a key from both.
+            # New keys are at the end of a dictionary, and `drop_write` removes a key from both.
             latest = islice(reversed(self.dirty), new)
-            if new <= _FEW:
+            if new <= _INSERTED_KEYS_MAX:
                 for key in latest:
                     insort(order, key)
             else:
@@ -232,7 +233,7 @@ class Buffer:
         then, entry_bytes = self._sampled
         # Measure again if more than an eighth of the rows have changed since.
         if max(abs(count - then), self._changed) > then // 8:
-            self._sampled = (count, entry_bytes := self._kept_bytes(sample()))
+            self._sampled = (count, entry_bytes := self._cached_row_bytes(sample()))
             self._changed = 0
         return count * entry_bytes
 
@@ -253,10 +254,10 @@ class Buffer:
         total += sum(self._size(value) for _, (value, _) in sample if value is not None)
         return ENTRY_OVERHEAD_BYTES + (1 + copies) * total // max(1, len(sample))
 
-    def _kept_bytes(self, rows: dict[bytes, Entry]) -> int:
+    def _cached_row_bytes(self, rows: dict[bytes, Entry]) -> int:
         """Return the memory of a cached row; decoded documents take several times their bytes."""
         latest = [value for value, _ in islice(reversed(rows.values()), _SAMPLE)]
-        documents = [one for one in latest if one.__class__ not in ATOMS | {bytes}]
+        documents = [value for value in latest if value.__class__ not in ATOMS | {bytes}]
         more = memory_of(documents) - sum(map(self._size, documents))
         return self._sample_bytes(rows) + max(0, more) // max(1, len(latest))
 
@@ -269,20 +270,20 @@ class Buffer:
     def _row(self, key: bytes) -> Iterator[tuple[bytes, Any, int]]:
         value, timestamp = self.dirty[key]
         if value is not None:
-            yield key, self.opened(value), timestamp
+            yield key, self.from_stored_form(value), timestamp
 
     def _bytes(self, value: Any) -> bytes:
-        held = not self.holds_objects and value.__class__ is bytes
-        encoded: bytes = value if held else self._encode(value)
+        is_encoded = not self.holds_objects and value.__class__ is bytes
+        encoded: bytes = value if is_encoded else self._encode(value)
         return encoded
 
-    def opened(self, value: Any) -> Any:
-        """Decode a value as it is held in `dirty` or `clean`; a mutable value is a new object."""
-        held = not self.holds_objects and value.__class__ is bytes
-        return self._decode(value) if held else value
+    def from_stored_form(self, value: Any) -> Any:
+        """Decode a value as stored in `dirty` or `clean`; a mutable value is a new object."""
+        is_encoded = not self.holds_objects and value.__class__ is bytes
+        return self._decode(value) if is_encoded else value
 
     def _decoded(self, entry: Entry) -> Entry:
-        return self.opened(entry[0]), entry[1]
+        return self.from_stored_form(entry[0]), entry[1]
 
     def _encoding_error(self, cause: Exception) -> ValueEncodingError:
         for key, (value, _) in self.dirty.items():

@@ -31,8 +31,8 @@ def make_buffer(spec: StoreSpec, committed: CommittedStore, coding: Coding) -> B
     return Buffer(spec.name, committed, coding)
 
 
-class RowsKept(Protocol):
-    """Cache of committed rows with a memory limit."""
+class BoundedCache(Protocol):
+    """Cache of committed rows whose memory is limited."""
 
     def cached_bytes(self) -> int:
         """Estimate the memory of the cached rows."""
@@ -41,15 +41,15 @@ class RowsKept(Protocol):
         """Evict rows until the cache fits into `limit_bytes`."""
 
 
-def bound_caches(caches: Iterable[RowsKept], limit_bytes: int) -> None:
+def bound_caches(caches: Iterable[BoundedCache], limit_bytes: int) -> None:
     """Shrink the largest caches to 7/8 of an exceeded limit, so that the next call need not."""
     sizes = [(cache.cached_bytes(), cache) for cache in caches]
     if sum(size for size, _ in sizes) <= limit_bytes:
         return
     room = limit_bytes * 7 // 8
     smallest_first = sorted(sizes, key=lambda sized: sized[0])
-    for left, (size, cache) in zip(range(len(sizes), 0, -1), smallest_first, strict=True):
-        share = min(size, room // left)
+    for remaining, (size, cache) in zip(range(len(sizes), 0, -1), smallest_first, strict=True):
+        share = min(size, room // remaining)
         if share < size:
             cache.shrink_cache(share)
         room -= share

@@ -105,7 +105,7 @@ def timestamped_rows(
 
 
 def memory_of(values: Iterable[object]) -> int:
-    """Return the memory of values and of all objects that they contain; shared objects count once.
+    """Return the memory of values and of all contained objects; shared objects count once.
 
     >>> row = {"name": "x" * 1_000, "tags": [1.5, 2.5]}
     >>> 1_300 < memory_of([row]) < 1_700, memory_of([row, row]) == memory_of([row])
@@ -123,5 +123,5 @@ def memory_of(values: Iterable[object]) -> int:
         elif isinstance(value, list | tuple | set | frozenset):
             left += value
         elif is_dataclass(value):
-            left += [getattr(value, one.name) for one in fields(value)]
+            left += [getattr(value, field.name) for field in fields(value)]
     return total

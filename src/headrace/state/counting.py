@@ -20,14 +20,14 @@ COUNTED_ROWS = 4_000
 """Maximum number of rows on disk that are counted; versions and index entries count separately."""
 _SKIPPED_MAX = 50_000
 """Maximum number of consecutive deleted rows that counting skips: a few milliseconds."""
-_LOOKS_AT_ONCE = 64
+_ROWS_PER_CLOCK_CHECK = 64
 
 
-class _TooManyError(Exception):
+class _ScanLimitError(Exception):
     pass
 
 
-class _Few:
+class _LimitedScan:
     """View of a RocksDB store that stops a scan after `COUNTED_ROWS` rows or when time is up."""
 
     def __init__(self, rows: RocksStore, is_late: Callable[[], bool]) -> None:
@@ -39,9 +39,9 @@ class _Few:
     ) -> Iterator[tuple[bytes, bytes]]:
         assert not reverse
         rows = self._rows.scan(start, end, skipped_max=_SKIPPED_MAX)
-        for looked, row in enumerate(rows):
-            if looked == COUNTED_ROWS or (looked % _LOOKS_AT_ONCE == 0 and self._is_late()):
-                raise _TooManyError
+        for count, row in enumerate(rows):
+            if count == COUNTED_ROWS or (count % _ROWS_PER_CLOCK_CHECK == 0 and self._is_late()):
+                raise _ScanLimitError
             yield row
 
 
@@ -52,18 +52,19 @@ def count_rows(
 
     For large stores it is RocksDB's estimate, which counts a row once for each recent write.
     """
-    roughly = layout.view(rows).approximate_count()
+    estimate = layout.view(rows).approximate_count()
     if not _is_on_disk(rows):
         if isinstance(layout, Versioned):
-            is_few = rows.approximate_count() <= COUNTED_ROWS
-            return (sum(1 for _ in layout.view(rows).scan()) if is_few else roughly), is_few
-        return roughly, True
+            is_small = rows.approximate_count() <= COUNTED_ROWS
+            return (sum(1 for _ in layout.view(rows).scan()) if is_small else estimate), is_small
+        return estimate, True
     count = 0
     try:
-        for _ in layout.view(cast(CommittedStore, _Few(cast("RocksStore", rows), is_late))).scan():
+        limited = cast(CommittedStore, _LimitedScan(cast("RocksStore", rows), is_late))
+        for _ in layout.view(limited).scan():
             count += 1
-    except (_TooManyError, StateError):  # a damaged file is reported by reads of rows
-        return max(count, roughly), False
+    except (_ScanLimitError, StateError):  # a damaged file is reported by reads of rows
+        return max(count, estimate), False
     return count, True
 
 

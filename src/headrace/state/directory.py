@@ -34,7 +34,7 @@ _log = get_logger()
 
 MAX_SLOTS = 1_000
 MAX_GENERATIONS = 100
-_LOOK_AGAIN_S = 0.05
+_RETRY_S = 0.05
 _TASK = re.compile(r"[0-9]+_[0-9]+(\.g[0-9]+)?")
 _GENERATION = re.compile(r"\.g([0-9]+)$")
 _HOST = re.compile(r"[0-9a-f]{8}")
@@ -66,7 +66,7 @@ class _Lock:
                 break
             os.close(file)  # removed between the two calls: other processes would not see the lock
         lock = cls(path, file)
-        _keep_from_children(weakref.ref(lock))
+        _release_in_children(weakref.ref(lock))
         return lock
 
     def read(self) -> str:
@@ -84,14 +84,14 @@ class _Lock:
             self._file = -1
 
 
-def _keep_from_children(lock: weakref.ref[_Lock]) -> None:
+def _release_in_children(lock: weakref.ref[_Lock]) -> None:
     # A child's copy of the file would hold the lock after this process has ended.
-    def forget() -> None:
-        held = lock()
-        if held is not None:
-            held.release()
+    def release() -> None:
+        own_lock = lock()
+        if own_lock is not None:
+            own_lock.release()
 
-    os.register_at_fork(after_in_child=forget)
+    os.register_at_fork(after_in_child=release)
 
 
 def _is_at(file: int, path: Path) -> bool:
@@ -150,13 +150,13 @@ class TaskDirectory:
     def wipe(self) -> None:
         """Empty the directory and keep the lock; the state in it must be closed."""
         self.remove()
-        with _usable(self.path):
+        with _directory_errors(self.path):
             # A reader that opens files which were just removed creates their directory.
             self.path.mkdir(exist_ok=True)
 
     def remove(self) -> None:
         """Remove the directory and keep the lock; the state in it must be closed."""
-        with _usable(self.path):
+        with _directory_errors(self.path):
             _remove(self.path)
 
     def release(self) -> None:
@@ -165,13 +165,13 @@ class TaskDirectory:
 
 def _host_in(text: str) -> str | None:
     """Return the random part of a slot's file; None if the file is new, truncated or damaged."""
-    words = text.split()
-    return words[0] if len(words) >= 2 and _HOST.fullmatch(words[0]) else None
+    parts = text.split()
+    return parts[0] if len(parts) >= 2 and _HOST.fullmatch(parts[0]) else None
 
 
 def _locked_directory(path: Path, generation: int, lock: _Lock) -> TaskDirectory:
     try:
-        with _usable(path):
+        with _directory_errors(path):
             lock.write(f"{os.getpid()}\n")
             _remove_rest(path)
             path.mkdir(exist_ok=True)
@@ -224,7 +224,7 @@ class StateDirectory:
         object.__setattr__(self, "_workers", base / "workers")
         object.__setattr__(self, "_global", base / "global")
         for directory in (self._tasks, self._workers, self._global):
-            with _usable(directory):
+            with _directory_errors(directory):
                 directory.mkdir(parents=True, exist_ok=True)
                 if not os.access(directory, os.W_OK | os.X_OK):
                     raise PermissionError(errno.EACCES, "not writable")
@@ -237,22 +237,22 @@ class StateDirectory:
         because its position is older, too.
         """
         deadline = self.monotonic() + wait_ms / 1000
-        while (taken := self.try_task(task_id)) is None:
+        while (acquired := self.try_task(task_id)) is None:
             if self.monotonic() >= deadline:
-                return self._fresh(task_id)
-            self.sleep(_LOOK_AGAIN_S)
-        return taken
+                return self._create_generation(task_id)
+            self.sleep(_RETRY_S)
+        return acquired
 
     def try_task(self, task_id: str) -> TaskDirectory | None:
         while True:
             generations = self._generations(task_id)
-            taken = self._try(task_id, generations[-1])
-            if taken is None:
+            acquired = self._try(task_id, generations[-1])
+            if acquired is None:
                 return None
-            if self._generations(task_id)[-1] == taken.generation:
+            if self._generations(task_id)[-1] == acquired.generation:
                 self._remove_older(task_id, generations[:-1])
-                return taken
-            taken.release()  # another worker has created a newer generation meanwhile
+                return acquired
+            acquired.release()  # another worker has created a newer generation meanwhile
 
     def acquire_global(self, instance_id: str) -> TaskDirectory:
         path = self._global / instance_id
@@ -260,7 +260,7 @@ class StateDirectory:
         if lock is None:
             holder = _holder(_lock_of(path))
             raise StateLockedError(
-                f"the global tables of worker {instance_id} are in use by process {holder}; stop "
+                f"the global tables of worker {instance_id} are in use by process {holder}. Stop "
                 "that process",
                 holder_pid=holder,
             )
@@ -272,12 +272,12 @@ class StateDirectory:
         for path in (*self.task_paths(), *self.global_paths()):
             lock = self._lock(_lock_of(path))
             if lock is None:
-                for taken in claimed:
-                    taken.release()
+                for acquired in claimed:
+                    acquired.release()
                 holder = _holder(_lock_of(path))
-                what = "task" if path.parent == self._tasks else "global state"
+                kind = "task" if path.parent == self._tasks else "global state"
                 raise StateLockedError(
-                    f"{what} {_GENERATION.sub('', path.name)} is locked in {path.parent} by "
+                    f"{kind} {_GENERATION.sub('', path.name)} is locked in {path.parent} by "
                     f"process {holder}; stop the application's workers on this host",
                     holder_pid=holder,
                 )
@@ -292,12 +292,12 @@ class StateDirectory:
     def global_paths(self) -> list[Path]:
         return _state_paths(self._global)
 
-    def _fresh(self, task_id: str) -> TaskDirectory:
+    def _create_generation(self, task_id: str) -> TaskDirectory:
         newest = self._generations(task_id)[-1]
         for generation in range(newest + 1, newest + MAX_GENERATIONS):
-            taken = self._try(task_id, generation)
-            if taken is not None:
-                return taken
+            acquired = self._try(task_id, generation)
+            if acquired is not None:
+                return acquired
         holder = _holder(_lock_of(self._path(task_id, newest)))
         raise StateLockedError(
             f"task {task_id} is locked in {self._tasks} by process {holder}, and older generations "
@@ -334,15 +334,15 @@ class StateDirectory:
 
     def identities(self) -> list[str]:
         """Return the identities of this host's workers, whether or not they are running."""
-        found: list[str] = []
+        identities: list[str] = []
         for path in sorted(self._workers.iterdir()):
             kind, _, name = path.name.partition("-")
-            words = path.read_text(errors="replace").split()
+            parts = path.read_text(errors="replace").split()
             if kind == "id":
-                found.append(name)
-            elif kind == "slot" and words and _HOST.fullmatch(words[0]):
-                found.append(f"{words[0]}-{name}")
-        return found
+                identities.append(name)
+            elif kind == "slot" and parts and _HOST.fullmatch(parts[0]):
+                identities.append(f"{parts[0]}-{name}")
+        return identities
 
     def _new_host(self, lock: _Lock) -> str:
         if lock.read():
@@ -350,7 +350,7 @@ class StateDirectory:
         return secrets.token_hex(4)
 
     def _lock(self, path: Path) -> _Lock | None:
-        with _usable(path):
+        with _directory_errors(path):
             return _Lock.take(path)
 
     def _path(self, task_id: str, generation: int) -> Path:
@@ -389,7 +389,7 @@ class StateDirectory:
 
 
 @contextmanager
-def _usable(path: Path) -> Iterator[None]:
+def _directory_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:

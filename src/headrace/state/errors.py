@@ -37,7 +37,7 @@ class StateLockedError(StateError):
 
 
 class StateDirectoryError(StateError):
-    """The state directory cannot be created or written; correct the setting or the rights."""
+    """The state directory cannot be created or written; correct the setting or the permissions."""
 
 
 class DiskFullError(StateError):

@@ -33,13 +33,13 @@ _BLOCK_BYTES = 32 << 10
 _HEAD_BYTES = 7
 _LENGTH_AND_KIND = Struct("<HB")
 _CHECKSUM_BYTES = 4
-_OF_USED_LOGS = frozenset({5, 6, 7, 8, 11})
+_RECYCLED_KINDS = frozenset({5, 6, 7, 8, 11})
 
 
 def require_readable(path: Path) -> None:
     """Raise StoreCorruptedError if damage would make RocksDB read a log or MANIFEST forever."""
     for file in (*path.glob("MANIFEST-*"), *path.glob("*.log")):
-        if any(kind in _OF_USED_LOGS for kind in _kinds(file)):
+        if any(kind in _RECYCLED_KINDS for kind in _kinds(file)):
             raise StoreCorruptedError(
                 f"local state cannot be read: {file} has a record of an unknown kind"
             )
@@ -78,7 +78,7 @@ class FileList(NamedTuple):
     size: int
 
 
-class KeptList(NamedTuple):
+class StoredFileList(NamedTuple):
     """Stored description of a MANIFEST: its name, its length in bytes, and the checksum of that
     length.
     """
@@ -91,24 +91,24 @@ class KeptList(NamedTuple):
     def encode(self) -> bytes:
         """Return the stored form.
 
-        >>> KeptList.decode(KeptList("MANIFEST-000005", 180, 7).encode())
-        KeptList(name='MANIFEST-000005', size=180, checksum=7)
+        >>> StoredFileList.decode(StoredFileList("MANIFEST-000005", 180, 7).encode())
+        StoredFileList(name='MANIFEST-000005', size=180, checksum=7)
         """
         return orjson.dumps([*self])
 
     @classmethod
-    def decode(cls, data: bytes) -> KeptList:
+    def decode(cls, data: bytes) -> StoredFileList:
         return cls(*orjson.loads(data))
 
-    def is_damaged(self, found: OpenList | None) -> bool:
-        if found is None or found.listed.name != self.name:
+    def is_damaged(self, open_list: OpenFileList | None) -> bool:
+        if open_list is None or open_list.listed.name != self.name:
             return False
-        if found.listed.size < self.size:
+        if open_list.listed.size < self.size:
             return True
-        return self.checksum is not None and found.checksum(self.size) != self.checksum
+        return self.checksum is not None and open_list.checksum(self.size) != self.checksum
 
 
-class OpenList:
+class OpenFileList:
     """Open MANIFEST, readable even after RocksDB has replaced and deleted it."""
 
     def __init__(self, path: Path) -> None:
@@ -145,14 +145,14 @@ class OpenList:
         return self._checksum
 
 
-def open_list(path: Path) -> OpenList | None:
+def open_file_list(path: Path) -> OpenFileList | None:
     try:
-        return OpenList(path / _name(path))
+        return OpenFileList(path / _name(path))
     except (OSError, ValueError):
         return None
 
 
-def list_of_files(path: Path) -> FileList | None:
+def current_file_list(path: Path) -> FileList | None:
     try:
         name = _name(path)
         return FileList(name, (path / name).stat().st_size)

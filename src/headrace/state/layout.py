@@ -147,7 +147,7 @@ def entry_time(entry: bytes) -> int:
     return time
 
 
-def without(entries: Iterable[bytes]) -> list[tuple[bytes, None]]:
+def deletions_of(entries: Iterable[bytes]) -> list[tuple[bytes, None]]:
     """Return the deletions of rows and of their index entries."""
     deleted: list[tuple[bytes, None]] = []
     for entry in entries:
@@ -163,10 +163,10 @@ def row_key_of(entry: bytes) -> bytes:
 # Versions of rows.
 
 
-_THERE = b"\x01"
-_GONE = b"\x00"
+_VALUE = b"\x01"
+_DELETION = b"\x00"
 _END = b"\x00\x00"
-_PLAIN, _ESCAPED = b"\x00", b"\x00\xff"
+_ZERO, _ESCAPED_ZERO = b"\x00", b"\x00\xff"
 _INDEX_SIZE = 1 + TIMESTAMP.size
 
 
@@ -176,7 +176,7 @@ def prefix(key: bytes) -> bytes:
     >>> prefix(b"a") < prefix(b"a" + bytes(1)) < prefix(b"aa") < prefix(b"b")
     True
     """
-    return _ROW + key.replace(_PLAIN, _ESCAPED) + _END
+    return _ROW + key.replace(_ZERO, _ESCAPED_ZERO) + _END
 
 
 def key_and_time(row_key: bytes) -> tuple[bytes, int]:
@@ -187,11 +187,11 @@ def key_and_time(row_key: bytes) -> tuple[bytes, int]:
     """
     escaped = row_key[1 : -TIMESTAMP.size - len(_END)]
     time: int = TIMESTAMP.unpack_from(row_key, len(row_key) - TIMESTAMP.size)[0]
-    return escaped.replace(_ESCAPED, _PLAIN), time
+    return escaped.replace(_ESCAPED_ZERO, _ZERO), time
 
 
 def is_deletion(row: bytes) -> bool:
-    return row[:1] == _GONE
+    return row[:1] == _DELETION
 
 
 def index_entries(
@@ -213,7 +213,7 @@ class Versioned:
         pack = TIMESTAMP.pack
         rows: list[tuple[bytes, bytes | None]] = []
         for key, value, time in changes:
-            rows.append((prefix(key) + pack(time), _GONE if value is None else _THERE + value))
+            rows.append((prefix(key) + pack(time), _DELETION if value is None else _VALUE + value))
             rows.append((_INDEX + pack(time) + key, b""))
         return rows
 
@@ -264,11 +264,11 @@ class LatestVersions:
         low = _ROW if start is None else prefix(start)
         high = _INDEX if end is None else prefix(end)
         rows = self._committed.scan(low, high, reverse=reverse)
-        for key, versions in groupby(rows, lambda found: key_and_time(found[0])[0]):
+        for key, versions in groupby(rows, lambda row: key_and_time(row[0])[0]):
             first, *rest = versions
-            found = _timestamped(*(first if reverse or not rest else rest[-1]))
-            if found is not None:
-                yield key, found
+            row = _timestamped(*(first if reverse or not rest else rest[-1]))
+            if row is not None:
+                yield key, row
 
     def approximate_count(self) -> int:
         """Return half of the number of rows on disk, which count all versions and index entries."""
@@ -292,16 +292,16 @@ LAYOUTS: Mapping[LayoutName, Layout] = {
 }
 
 
-def note_layouts(notes: Any, layouts: Mapping[str, LayoutName]) -> None:
+def write_layouts(db: Any, layouts: Mapping[str, LayoutName]) -> None:
     """Store layout names in RocksDB's default column family, for readers in other processes."""
     for name, layout in layouts.items():
-        if noted_layout(notes, name) != layout:
-            notes[_LAYOUT_PREFIX + name.encode()] = layout.encode()
+        if read_layout(db, name) != layout:
+            db[_LAYOUT_PREFIX + name.encode()] = layout.encode()
 
 
-def noted_layout(notes: Any, name: str) -> str | None:
+def read_layout(db: Any, name: str) -> str | None:
     """Return the stored layout name; None for files of older releases."""
-    stored_layout: bytes | None = notes.get(_LAYOUT_PREFIX + name.encode())
+    stored_layout: bytes | None = db.get(_LAYOUT_PREFIX + name.encode())
     return None if stored_layout is None else stored_layout.decode(errors="replace")
 
 
@@ -314,7 +314,7 @@ class TimeIndexed:
     >>> key = b"k" + TIMESTAMP.pack(5) + bytes(4)
     >>> state.write({"w": LAYOUTS["window"].local([(key, b"row")])}, {})
     >>> rows = TimeIndexed(state.store("w"))
-    >>> rows.get(key), [(time, found == key) for time, found in rows.by_time(0, 6)]
+    >>> rows.get(key), [(time, row_key == key) for time, row_key in rows.by_time(0, 6)]
     (b'row', [(5, True)])
     """
 

@@ -1,4 +1,4 @@
-"""Event loggers that choose their output for each event.
+"""Loggers of events, which use structlog or Python's `logging`.
 
     structlog is configured, by `headrace run` or by the program      ─► structlog
     structlog is not configured                                       ─► Python's `logging`
@@ -21,12 +21,12 @@ from collections.abc import Callable, Mapping, MutableMapping
 from contextlib import suppress
 from typing import Any
 
-LINES = ("last_output", "traceback")
+LINE_LISTS = ("last_output", "traceback")
 """Fields that are lists of lines."""
-Say = Callable[..., Any]
+LogMethod = Callable[..., Any]
 """Log function; its arguments are an event and its fields."""
 
-_TAKEN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "event"}
+_RESERVED = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "event"}
 """Attribute names that Python's log records use themselves."""
 
 
@@ -48,28 +48,31 @@ class ModuleLog:
         return ModuleLog({**self._fields, **fields})
 
     def __repr__(self) -> str:
-        return f"<ModuleLog {_pairs(self._fields)}>"
+        return f"<ModuleLog {_format_fields(self._fields)}>"
 
     @property
-    def debug(self) -> Say:
-        return self._sayer("debug")
+    def debug(self) -> LogMethod:
+        return self._log_method("debug")
 
     @property
-    def info(self) -> Say:
-        return self._sayer("info")
+    def info(self) -> LogMethod:
+        return self._log_method("info")
 
     @property
-    def warning(self) -> Say:
+    def warning(self) -> LogMethod:
         """Log a problem that the application has handled."""
-        return self._sayer("warning")
+        return self._log_method("warning")
 
     @property
-    def error(self) -> Say:
+    def error(self) -> LogMethod:
         """Log a problem that stops a worker or a part of it."""
-        return self._sayer("error")
+        return self._log_method("error")
 
-    def _sayer(self, level: str) -> Say:
-        """Take the module two frames up, so that only the properties may call this."""
+    def _log_method(self, level: str) -> LogMethod:
+        """Return the log function of a level, for the module two frames up the stack.
+
+        Only the properties may call this.
+        """
         module = sys._getframe(2).f_globals.get("__name__", "headrace")
         structlog = sys.modules.get("structlog")
         # Its import takes 20 % of the start-up time; a program that configured it has imported it.
@@ -78,21 +81,21 @@ class ModuleLog:
             or not hasattr(structlog, "get_config")
             or not structlog.is_configured()
         ):
-            return _Standard(module, level, self._fields)
+            return _StandardLogMethod(module, level, self._fields)
         factory = structlog.get_config()["logger_factory"]
         names = (module,) if isinstance(factory, structlog.stdlib.LoggerFactory) else ()
         bound = structlog.get_logger(*names).bind(**self._fields)
         if hasattr(bound, "_logger"):
             bound._logger = _WriteErrorsIgnored(bound._logger)
-        say: Say = getattr(bound, level)
-        return say
+        method: LogMethod = getattr(bound, level)
+        return method
 
 
 def get_logger() -> ModuleLog:
     return ModuleLog()
 
 
-def places(error: BaseException) -> list[str]:
+def traceback_locations(error: BaseException) -> list[str]:
     """Return the code locations of an error's traceback, outermost first: file, line and function,
     no values.
 
@@ -100,22 +103,22 @@ def places(error: BaseException) -> list[str]:
         >>> try:
         ...     int("secret")
         ... except ValueError as error:
-        ...     print(places(error))
-        ['<doctest headrace.state.log.places[0]>:2 <module>']
+        ...     print(traceback_locations(error))
+        ['<doctest headrace.state.log.traceback_locations[0]>:2 <module>']
     """
     frames = traceback.extract_tb(error.__traceback__)
     return [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in frames]
 
 
-def keep_places_only(event: MutableMapping[str, Any]) -> None:
+def replace_exception(event: MutableMapping[str, Any]) -> None:
     """Replace the error in ``exc_info`` by its class name and the locations of its traceback."""
-    given = event.pop("exc_info", None)
-    error = sys.exc_info()[1] if given is True else given
+    exc_info = event.pop("exc_info", None)
+    error = sys.exc_info()[1] if exc_info is True else exc_info
     if isinstance(error, tuple):
         error = error[1]
     if isinstance(error, BaseException):
         event["error"] = type(error).__name__
-        event["places"] = places(error)
+        event["places"] = traceback_locations(error)
 
 
 class _WriteErrorsIgnored:
@@ -133,14 +136,14 @@ class _WriteErrorsIgnored:
     def __getattr__(self, name: str) -> Any:
         write = getattr(self._logger, name)
 
-        def forgiving(*args: Any, **fields: Any) -> Any:
+        def write_or_ignore(*args: Any, **fields: Any) -> Any:
             with suppress(OSError, ValueError):
                 return write(*args, **fields)
 
-        return forgiving if callable(write) else write
+        return write_or_ignore if callable(write) else write
 
 
-class _Standard:
+class _StandardLogMethod:
     """Log function for a single event that uses Python's `logging`."""
 
     __slots__ = ("_fields", "_level", "_logger")
@@ -154,23 +157,23 @@ class _Standard:
         if not self._logger.isEnabledFor(self._level):
             return
         merged = {**self._fields, **fields}
-        keep_places_only(merged)
-        extra = {f"{name}_" if name in _TAKEN else name: merged[name] for name in merged}
+        replace_exception(merged)
+        extra = {f"{name}_" if name in _RESERVED else name: merged[name] for name in merged}
         message = _message(event, merged)
         self._logger.log(self._level, "%s", message, extra={"event": event, **extra}, stacklevel=2)
 
 
 def _message(event: str, fields: Mapping[str, Any]) -> str:
-    short = {name: value for name, value in fields.items() if name not in LINES}
-    first = f"{event} {_pairs(short)}".rstrip()
-    below = [f"    {line}" for name in LINES for line in fields.get(name, ())]
+    short = {name: value for name, value in fields.items() if name not in LINE_LISTS}
+    first = f"{event} {_format_fields(short)}".rstrip()
+    below = [f"    {line}" for name in LINE_LISTS for line in fields.get(name, ())]
     return "\n".join([first, *below])
 
 
-def _pairs(fields: Mapping[str, Any]) -> str:
-    return " ".join(f"{name}={_word(value)}" for name, value in fields.items())
+def _format_fields(fields: Mapping[str, Any]) -> str:
+    return " ".join(f"{name}={_format_value(value)}" for name, value in fields.items())
 
 
-def _word(value: object) -> str:
+def _format_value(value: object) -> str:
     text = str(value)
     return text if text and text.isprintable() and not set(text) & {" ", "=", '"'} else repr(text)

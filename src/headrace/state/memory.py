@@ -15,9 +15,9 @@ from headrace.state.store import Delta, Position
 _SAMPLE = 16
 _RUN_KEYS = 16_384
 """Maximum number of new keys sorted for a page: a few milliseconds."""
-_JOINED_KEYS = 65_536
+_MERGED_KEYS = 65_536
 """Maximum number of keys of a run that a page merges with the next run."""
-_LOOKED_MAX = 4_096
+_READ_KEYS_MAX = 4_096
 """Maximum number of keys that a page reads, deleted keys included."""
 
 
@@ -41,7 +41,7 @@ class MemoryStore:
         # Every key once: in sorted runs, then new keys in the order of their arrival.
         self._runs: list[list[bytes]] = []
         self._fresh: list[bytes] = []
-        self._gone: set[bytes] = set()  # deleted, and still in a run or in `_fresh`
+        self._deleted: set[bytes] = set()  # deleted, and still in a run or in `_fresh`
 
     def get(self, key: bytes) -> bytes | None:
         return self._rows.get(key)
@@ -76,12 +76,12 @@ class MemoryStore:
             return None
         rows: list[tuple[bytes, bytes]] = []
         size = 0
-        for looked, key in enumerate(self._merged(start, end, reverse=reverse), 1):
+        for count, key in enumerate(self._merged(start, end, reverse=reverse), 1):
             row = self._rows.get(key)
             if row is not None:
                 rows.append((key, row))
                 size += len(key) + len(row)
-            if len(rows) == most or size >= most_bytes or looked == _LOOKED_MAX:
+            if len(rows) == most or size >= most_bytes or count == _READ_KEYS_MAX:
                 return MemoryPage(rows, key)
         return MemoryPage(rows, None)
 
@@ -95,15 +95,15 @@ class MemoryStore:
 
     def apply(self, delta: Delta) -> None:
         """Put and delete rows; it cannot fail halfway."""
-        rows, fresh, gone = self._rows, self._fresh, self._gone
+        rows, fresh, deleted = self._rows, self._fresh, self._deleted
         for key, value in delta:
             if value is None:
                 if rows.pop(key, None) is not None:
-                    gone.add(key)
+                    deleted.add(key)
                 continue
             if key not in rows:
-                if key in gone:
-                    gone.remove(key)
+                if key in deleted:
+                    deleted.remove(key)
                 else:
                     fresh.append(key)
             rows[key] = value
@@ -111,15 +111,15 @@ class MemoryStore:
     def clear(self) -> None:
         self._rows.clear()
         self._runs, self._fresh = [], []
-        self._gone.clear()
+        self._deleted.clear()
 
     def _ordered(self) -> list[bytes]:
-        if self._gone or self._fresh or len(self._runs) != 1:
+        if self._deleted or self._fresh or len(self._runs) != 1:
             order = [key for run in self._runs for key in run]
             order += self._fresh
-            if self._gone:
+            if self._deleted:
                 order = [key for key in order if key in self._rows]
-                self._gone.clear()
+                self._deleted.clear()
             # Cheap for a few new keys: the sort merges sorted runs.
             order.sort()
             self._runs, self._fresh = [order], []
@@ -131,7 +131,7 @@ class MemoryStore:
         self._runs.append(sorted(self._fresh[:_RUN_KEYS]))
         del self._fresh[:_RUN_KEYS]
         runs = self._runs
-        while len(runs) > 1 and len(runs[-2]) <= min(2 * len(runs[-1]), _JOINED_KEYS):
+        while len(runs) > 1 and len(runs[-2]) <= min(2 * len(runs[-1]), _MERGED_KEYS):
             last = runs.pop()
             runs[-1] += last
             runs[-1].sort()
@@ -141,9 +141,9 @@ class MemoryStore:
         parts = []
         for run in self._runs:
             low, high = _bounds(run, start, end)
-            places = range(high - 1, low - 1, -1) if reverse else range(low, high)
-            if places:
-                parts.append(map(run.__getitem__, places))
+            indexes = range(high - 1, low - 1, -1) if reverse else range(low, high)
+            if indexes:
+                parts.append(map(run.__getitem__, indexes))
         return parts[0] if len(parts) == 1 else merge(*parts, reverse=reverse)
 
 
@@ -164,10 +164,10 @@ class MemoryTaskState:
     def __init__(self, specs: Iterable[StoreSpec]) -> None:
         self._stores = {spec.name: MemoryStore() for spec in specs}
         self._positions: dict[str, Position] = {}
-        self._restored: set[str] | None = None  # by the bulk restore under way
+        self._restored: set[str] | None = None  # stores, by the bulk restore in progress
 
     def store(self, name: str) -> MemoryStore:
-        return self._known(name)
+        return self._require_store(name)
 
     def write(self, deltas: Mapping[str, Delta], positions: Mapping[str, Position]) -> None:
         if self._restored is not None:
@@ -175,7 +175,7 @@ class MemoryTaskState:
         self._apply(deltas, positions)
 
     def position(self, store_name: str) -> Position | None:
-        self._known(store_name)
+        self._require_store(store_name)
         return self._positions.get(store_name)
 
     def begin_restore(self) -> None:
@@ -190,9 +190,11 @@ class MemoryTaskState:
         restored.update(deltas)
 
     def end_restore(self, positions: Mapping[str, Position]) -> None:
-        unplaced = self._require_restore() - positions.keys()
-        if unplaced:
-            raise ValueError(f"stores {sorted(unplaced)} were restored and have no position")
+        without_position = self._require_restore() - positions.keys()
+        if without_position:
+            raise ValueError(
+                f"stores {sorted(without_position)} were restored and have no position"
+            )
         self._apply({}, positions)
         self._restored = None
 
@@ -201,7 +203,7 @@ class MemoryTaskState:
         self._restored = None
 
     def drop_store(self, name: str) -> None:
-        self._known(name).clear()
+        self._require_store(name).clear()
         self._positions.pop(name, None)
 
     def close(self) -> None:
@@ -210,9 +212,9 @@ class MemoryTaskState:
         self._positions.clear()
 
     def _apply(self, deltas: Mapping[str, Delta], positions: Mapping[str, Position]) -> None:
-        stores = [(self._known(name), delta) for name, delta in deltas.items()]
+        stores = [(self._require_store(name), delta) for name, delta in deltas.items()]
         for name in positions:
-            self._known(name)
+            self._require_store(name)
         for store, delta in stores:
             store.apply(delta)
         self._positions.update(positions)
@@ -222,7 +224,7 @@ class MemoryTaskState:
             raise ValueError("no bulk restore is in progress; call begin_restore first")
         return self._restored
 
-    def _known(self, name: str) -> MemoryStore:
+    def _require_store(self, name: str) -> MemoryStore:
         try:
             return self._stores[name]
         except KeyError:

@@ -49,8 +49,8 @@ from headrace.state.errors import (
     StoreCorruptedError,
     UnknownStoreError,
 )
-from headrace.state.file_list import KeptList, OpenList, open_list, require_readable
-from headrace.state.layout import LayoutName, note_layouts
+from headrace.state.file_list import OpenFileList, StoredFileList, open_file_list, require_readable
+from headrace.state.layout import LayoutName, write_layouts
 from headrace.state.log import get_logger
 from headrace.state.spec import StoreSpec
 from headrace.state.store import Delta, LastRecord, Position
@@ -69,17 +69,17 @@ _LOCKED = re.compile(r"IO error: (While lock file|lock hold by current process)"
 
 
 @contextmanager
-def failures() -> Iterator[None]:
+def converted_errors() -> Iterator[None]:
     """Convert rocksdict's exceptions to errors of this package."""
     try:
         yield
     except Exception as error:
-        raise_meant(error)
+        raise_converted(error)
 
 
-def raise_meant(error: Exception) -> NoReturn:
-    """Raise the error for RocksDB's message, because rocksdict raises plain `Exception`."""
-    if isinstance(error, OSError):  # of rocksdict itself, which keeps a file beside RocksDB's
+def raise_converted(error: Exception) -> NoReturn:
+    """Raise the error of this package for RocksDB's message: rocksdict raises plain `Exception`."""
+    if isinstance(error, OSError):  # of rocksdict itself, which has a file next to RocksDB's
         raise StateError(f"RocksDB failed: {error}") from error
     if type(error) is not Exception:
         raise error
@@ -93,7 +93,7 @@ def raise_meant(error: Exception) -> NoReturn:
         ) from error
     if _FULL.match(text):
         raise DiskFullError(
-            f"RocksDB failed: {text}; nothing is lost: make room on the disk of state.dir"
+            f"RocksDB failed: {text}; nothing is lost: free space on the disk of state.dir"
         ) from error
     if _NO_FILES.match(text):
         raise StateError(f"RocksDB failed: {text}; {open_files_advice()}") from error
@@ -175,13 +175,13 @@ class RocksStore:
         try:
             return self._columns.get(key)  # type: ignore[no-any-return]
         except Exception as error:
-            raise_meant(error)
+            raise_converted(error)
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         try:
             return self._columns.get(list(keys))  # type: ignore[no-any-return]
         except Exception as error:
-            raise_meant(error)
+            raise_converted(error)
 
     def scan(
         self,
@@ -225,8 +225,8 @@ def _ascending(cursor: RdictIter, start: bytes | None, end: bytes | None) -> Row
     else:
         cursor.seek(start)
     key, value, step = cursor.key, cursor.value, cursor.next
-    while (found := key()) is not None:
-        yield found, value()
+    while (row_key := key()) is not None:
+        yield row_key, value()
         step()
     failure = _failure_of(cursor)
     del cursor, key, value, step
@@ -237,10 +237,10 @@ def _descending(cursor: RdictIter, start: bytes | None, end: bytes | None) -> Ro
     # The lower bound is checked here, as rocksdict's setter for it sets the upper one.
     cursor.seek_to_last()
     key, value, step = cursor.key, cursor.value, cursor.prev
-    while (found := key()) is not None:
-        if start is not None and found < start:
+    while (row_key := key()) is not None:
+        if start is not None and row_key < start:
             return
-        yield found, value()
+        yield row_key, value()
         step()
     failure = _failure_of(cursor)
     del cursor, key, value, step
@@ -259,7 +259,7 @@ def _failure_of(cursor: RdictIter) -> Exception | None:
 
 def _raise(failure: Exception | None) -> None:
     if failure is not None:
-        raise_meant(failure)
+        raise_converted(failure)
 
 
 class _Closed:
@@ -277,9 +277,9 @@ _FORMAT_KEY = b"format"
 _POSITION_PREFIX = b"position/"
 _FILES_KEY = b"files"
 _RESTORING_KEY = b"restoring"
-"""Key that exists from the begin of a bulk restore to the first positions written after it."""
-_JUDGED, _IN_ORDER = 200, 0.75
-"""Number of restored rows that are sampled, and the share of ascending keys that is in order."""
+"""Key that exists from the start of a bulk restore until positions are written after it."""
+_SAMPLED_ROWS, _ASCENDING_SHARE = 200, 0.75
+"""Number of sampled rows of a restore, and the share of ascending keys that counts as sorted."""
 _CLOSE_FAILED = (
     "no action is needed: rows that the next opening cannot read are restored from the changelogs, "
     "except for stores without a changelog"
@@ -307,18 +307,18 @@ class RocksTaskState:
         self._handles: dict[str, ColumnFamily] = {}
         self._stores: dict[str, RocksStore] = {}
         self._positions: dict[str, Position | None] = {}
-        self._restored: set[str] | None = None  # by the bulk restore under way
+        self._restored: set[str] | None = None  # stores, by the bulk restore in progress
         self._is_marked = False
-        self._is_judged = False
+        self._is_order_known = False
         """Whether the key order of the current restore has been determined."""
         self._is_bulk = False
         """Whether the files are open with `bulk_options`."""
         path.mkdir(parents=True, exist_ok=True)
         layouts = {spec.name: spec.layout for spec in specs}
-        with open_list(path) or nullcontext() as listed_files:
+        with open_file_list(path) or nullcontext() as listed_files:
             self._open(layouts, row_options)
             try:
-                self._require_whole(listed_files)
+                self._require_complete(listed_files)
                 self._read(layouts)
                 # RocksDB has created a new MANIFEST; store its length and checksum now.
                 self.write({}, {})
@@ -327,36 +327,36 @@ class RocksTaskState:
                 raise
 
     def _read(self, layouts: Mapping[str, LayoutName]) -> None:
-        with failures():
+        with converted_errors():
             self._check_format()
-            note_layouts(self._db, layouts)
+            write_layouts(self._db, layouts)
             self._is_marked = self._db.get(_RESTORING_KEY) is not None
             for name in layouts:
                 self._stores[name] = RocksStore(self._columns[name])
                 self._positions[name] = read_position(self._db, name, self._path)
 
     def _open(self, names: Iterable[str], rows: Callable[[RocksMemory], Options]) -> None:
-        with failures():
+        with converted_errors():
             self._db = self._opened(names, rows)
             for name in names:
                 family = family_of(name)
                 self._columns[name] = self._db.get_column_family(family)
                 self._handles[name] = self._db.get_column_family_handle(family)
-        self._list = open_list(self._path)
-        self._kept_list: KeptList | None = None
+        self._open_list = open_file_list(self._path)
+        self._stored_list: StoredFileList | None = None
 
     def _reopen(self, rows: Callable[[RocksMemory], Options]) -> None:
         """Reopen the files with other memtables, because RocksDB cannot change them while open."""
         names = list(self._stores)
-        self._release()
-        self._close_list()
-        with failures():
+        self._release_stores()
+        self._close_open_list()
+        with converted_errors():
             self._db.close()
         self._open(names, rows)
         for name, store in self._stores.items():
             store.move(self._columns[name])
 
-    def _release(self) -> None:
+    def _release_stores(self) -> None:
         # RocksDB closes when its last reference is released, including local variables.
         for store in self._stores.values():
             store.close()
@@ -370,21 +370,21 @@ class RocksTaskState:
         options.set_max_background_jobs(2)
         options.set_max_total_wal_size(_WAL_BYTES)
         options.set_keep_log_file_num(2)
-        wanted = [family_of(name) for name in names]
+        store_families = [family_of(name) for name in names]
         require_readable(self._path)
         exists = (self._path / "CURRENT").exists()
-        there = Rdict.list_cf(str(self._path), options) if exists else []
-        families = dict.fromkeys([*wanted, *(f for f in there if f != _META)])
+        existing = Rdict.list_cf(str(self._path), options) if exists else []
+        families = dict.fromkeys([*store_families, *(f for f in existing if f != _META)])
         return Rdict(
             str(self._path),
             options,
             column_families={family: rows(self._memory) for family in families},
         )
 
-    def _require_whole(self, found: OpenList | None) -> None:
-        with failures():
-            kept = kept_list(self._db)
-        if kept is not None and kept.is_damaged(found):
+    def _require_complete(self, open_list: OpenFileList | None) -> None:
+        with converted_errors():
+            stored = stored_file_list(self._db)
+        if stored is not None and stored.is_damaged(open_list):
             raise StoreCorruptedError(
                 f"the list of files of {self._path} is truncated or damaged, so rows may be missing"
             )
@@ -404,7 +404,7 @@ class RocksTaskState:
             )
 
     def store(self, name: str) -> RocksStore:
-        self._known(name)
+        self._require_store(name)
         return self._stores[name]
 
     def write(self, deltas: Mapping[str, Delta], positions: Mapping[str, Position]) -> None:
@@ -413,67 +413,69 @@ class RocksTaskState:
         self._write(self._batch(deltas, positions), positions)
 
     def _write(self, batch: WriteBatch, positions: Mapping[str, Position]) -> None:
-        kept = self._list_to_keep()
-        if kept is not None and kept is not self._kept_list:
-            batch[_FILES_KEY] = kept.encode()
+        stored = self._list_to_store()
+        if stored is not None and stored is not self._stored_list:
+            batch[_FILES_KEY] = stored.encode()
         if positions and self._is_marked:
             del batch[_RESTORING_KEY]
-        with failures():
+        with converted_errors():
             self._db.write(batch)
-        self._kept_list = kept
+        self._stored_list = stored
         self._positions.update(positions)
         self._is_marked = self._is_marked and not positions
 
-    def _list_to_keep(self) -> KeptList | None:
+    def _list_to_store(self) -> StoredFileList | None:
         """Return the stored description itself if the MANIFEST has not grown."""
-        if self._list is None:
+        if self._open_list is None:
             return None
-        size = self._list.size_now()
-        if self._kept_list is not None and self._kept_list.size == size:
-            return self._kept_list
-        return KeptList(self._list.listed.name, size, self._list.checksum(size))
+        size = self._open_list.size_now()
+        if self._stored_list is not None and self._stored_list.size == size:
+            return self._stored_list
+        return StoredFileList(self._open_list.listed.name, size, self._open_list.checksum(size))
 
     def position(self, store_name: str) -> Position | None:
-        self._known(store_name)
+        self._require_store(store_name)
         return self._positions[store_name]
 
     def begin_restore(self) -> None:
-        with failures():
+        with converted_errors():
             self._db[_RESTORING_KEY] = b""
         self._is_marked = True
         for name, position in self._positions.items():
             if position is None:
                 self._empty(name)
         self._restored = set()
-        self._is_judged = False
+        self._is_order_known = False
 
     def restore(self, deltas: Mapping[str, Delta]) -> None:
         restored = self._require_restore()
-        if not self._is_judged:
-            self._judge(deltas)
+        if not self._is_order_known:
+            self._choose_memtables(deltas)
         batch = self._batch(deltas, {})
         restored.update(deltas)
         options: Any = WriteOptions()
         options.disable_wal = True
-        with failures():
+        with converted_errors():
             self._db.write(batch, options)
 
-    def _judge(self, deltas: Mapping[str, Delta]) -> None:
+    def _choose_memtables(self, deltas: Mapping[str, Delta]) -> None:
         """Reopen with vector memtables unless the restored rows come in key order."""
-        keys = [key for delta in deltas.values() for key, _ in delta[:_JUDGED]]
-        if len(keys) < _JUDGED:
+        keys = [key for delta in deltas.values() for key, _ in delta[:_SAMPLED_ROWS]]
+        if len(keys) < _SAMPLED_ROWS:
             return
-        self._is_judged = True
+        self._is_order_known = True
         ascents = sum(map(lt, keys, keys[1:]))
-        if ascents < _IN_ORDER * len(keys):
+        if ascents < _ASCENDING_SHARE * len(keys):
             self._flush()  # the log has nothing of a restore
             self._reopen(bulk_options)
             self._is_bulk = True
 
     def end_restore(self, positions: Mapping[str, Position]) -> None:
-        unplaced = self._require_restore() - positions.keys()
-        if unplaced:
-            raise ValueError(f"stores {sorted(unplaced)} were restored and have no position")
+        without_position = self._require_restore() - positions.keys()
+        if without_position:
+            raise ValueError(
+                f"stores {sorted(without_position)} were restored and have no position"
+            )
         self._flush()
         if self._is_bulk:
             self._reopen(row_options)
@@ -483,23 +485,23 @@ class RocksTaskState:
 
     def _flush(self) -> None:
         # Flush all column families: an abandoned restore may have written to other stores.
-        with failures():
+        with converted_errors():
             for name in self._columns:
                 # A variable would stay in an error's traceback and keep the files open.
                 self._columns[name].flush(True)
 
     def drop_store(self, name: str) -> None:
-        self._known(name)
+        self._require_store(name)
         # Delete the position first: rows without a position are not used.
-        with failures():
+        with converted_errors():
             self._db.delete(_POSITION_PREFIX + name.encode())
         self._positions[name] = None
         self._empty(name)
 
     def close(self) -> None:
-        self._release()
+        self._release_stores()
         self._stores.clear()
-        self._close_list()
+        self._close_open_list()
         try:
             self._db.close()
         except DbClosedError:
@@ -509,14 +511,14 @@ class RocksTaskState:
                 "state_close_failed", path=str(self._path), reason=str(error), advice=_CLOSE_FAILED
             )
 
-    def _close_list(self) -> None:
-        if self._list is not None:
-            self._list.close()
-            self._list = None
+    def _close_open_list(self) -> None:
+        if self._open_list is not None:
+            self._open_list.close()
+            self._open_list = None
 
     def _batch(self, deltas: Mapping[str, Delta], positions: Mapping[str, Position]) -> WriteBatch:
         for name in (*deltas, *positions):
-            self._known(name)
+            self._require_store(name)
         batch = WriteBatch(raw_mode=True)
         for name, delta in deltas.items():
             batch.set_default_column_family(self._handles[name])
@@ -535,15 +537,15 @@ class RocksTaskState:
         try:
             last = next(self._stores[name].scan(reverse=True), None)
             if last is not None:
-                with failures():
+                with converted_errors():
                     self._columns[name].delete_range(b"", last[0] + b"\0")
         except StoreCorruptedError:
-            self._renew(name)
+            self._recreate(name)
 
-    def _renew(self, name: str) -> None:
+    def _recreate(self, name: str) -> None:
         # Dropping the column family removes corrupt files, too.
         family = family_of(name)
-        with failures():
+        with converted_errors():
             # After a crash between the two calls, the next open creates the missing family.
             self._db.drop_column_family(family)
             self._columns[name] = self._db.create_column_family(family, row_options(self._memory))
@@ -555,16 +557,16 @@ class RocksTaskState:
             raise ValueError("no bulk restore is in progress; call begin_restore first")
         return self._restored
 
-    def _known(self, name: str) -> None:
+    def _require_store(self, name: str) -> None:
         if name not in self._columns:
             raise UnknownStoreError(
                 f"this task has no persistent store {name!r}; it has {sorted(self._columns)}"
             )
 
 
-def kept_list(db: Rdict) -> KeptList | None:
-    kept = db.get(_FILES_KEY)
-    return None if kept is None else KeptList.decode(kept)
+def stored_file_list(db: Rdict) -> StoredFileList | None:
+    stored = db.get(_FILES_KEY)
+    return None if stored is None else StoredFileList.decode(stored)
 
 
 def is_restoring(db: Rdict) -> bool:

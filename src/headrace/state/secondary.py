@@ -18,17 +18,22 @@ from pathlib import Path
 from rocksdict import AccessType, DbClosedError, Rdict
 
 from headrace.state.errors import StateError, StoreCorruptedError, UnknownStoreError
-from headrace.state.file_list import OpenList, list_of_files, open_list, require_readable
-from headrace.state.layout import noted_layout
+from headrace.state.file_list import (
+    OpenFileList,
+    current_file_list,
+    open_file_list,
+    require_readable,
+)
+from headrace.state.layout import read_layout
 from headrace.state.rocks import (
     RocksMemory,
     RocksStore,
-    failures,
+    converted_errors,
     family_of,
     is_restoring,
-    kept_list,
     read_position,
     row_options,
+    stored_file_list,
 )
 from headrace.state.store import Position
 
@@ -60,23 +65,23 @@ def global_files(base: Path) -> list[Path]:
 
 
 def held_locks(base: Path) -> frozenset[Path]:
-    """Return the lock files that processes of this host hold.
+    """Return the lock files that are held by processes of this host.
 
     If the kernel's list cannot be read, a lock counts as held while the process that it names is
     alive, although that process may have released it.
     """
-    there = [*_inside(base / "tasks"), *_inside(base / "global")]
-    locks = [path for path in there if path.suffix == ".lock"] + _inside(base / "workers")
+    existing = [*_inside(base / "tasks"), *_inside(base / "global")]
+    locks = [path for path in existing if path.suffix == ".lock"] + _inside(base / "workers")
     try:
-        held = _held_inodes(LOCKS.read_text().splitlines())
+        locked_inodes = _held_inodes(LOCKS.read_text().splitlines())
     except OSError:
-        return frozenset(path for path in locks if _names_living(path))
-    found = set()
+        return frozenset(path for path in locks if _names_live_process(path))
+    held = set()
     for path in locks:
         with suppress(OSError):  # it was removed meanwhile
-            if path.stat().st_ino in held:
-                found.add(path)
-    return frozenset(found)
+            if path.stat().st_ino in locked_inodes:
+                held.add(path)
+    return frozenset(held)
 
 
 def lock_of(files: Path) -> Path:
@@ -91,13 +96,13 @@ def _held_inodes(lines: Iterable[str]) -> frozenset[int]:
     [99]
     """
     # Devices are not compared: with btrfs and overlays, stat returns another device than the list.
-    words = (line.split() for line in lines)
+    locks = (line.split() for line in lines)
     return frozenset(
-        int(one[5].rpartition(":")[2]) for one in words if len(one) > 5 and one[1] == "FLOCK"
+        int(lock[5].rpartition(":")[2]) for lock in locks if len(lock) > 5 and lock[1] == "FLOCK"
     )
 
 
-def _names_living(path: Path) -> bool:
+def _names_live_process(path: Path) -> bool:
     try:
         os.kill(int(path.read_text().split()[-1]), 0)
     except PermissionError:
@@ -130,50 +135,50 @@ class RocksSecondary:
 
     def __init__(self, path: Path, names: Iterable[str], *, memory: RocksMemory) -> None:
         self._path = path
-        self._was = _version(path)
+        self._opened_version = _version(path)
         self._followed: dict[str, int] = {}
         self._stores: dict[str, RocksStore] = {}
-        with open_list(path) or nullcontext() as listed_files:
+        with open_file_list(path) or nullcontext() as listed_files:
             self._files = None if listed_files is None else listed_files.listed
             logs = _logs(path)
-            with _own_directory() as own, failures():
-                self._db = self._open(names, memory, own)
+            with _log_directory() as log_directory, converted_errors():
+                self._db = self._open(names, memory, log_directory)
                 try:
-                    self._require_all_files(memory, own)
+                    self._require_all_files(memory, log_directory)
                 except BaseException:
                     self.close()
                     raise
-            self._require_whole(logs, listed_files)
+            self._require_complete(logs, listed_files)
 
-    def _open(self, names: Iterable[str], memory: RocksMemory, own: str) -> Rdict:
+    def _open(self, names: Iterable[str], memory: RocksMemory, log_directory: str) -> Rdict:
         options = row_options(memory)
         # Open all files now, so that files can be read after the writer has deleted them.
         options.set_max_open_files(-1)
         # By default RocksDB starts 16 threads for each column family to open files.
         options.set_max_file_opening_threads(1)
         require_readable(self._path)
-        there = set(Rdict.list_cf(str(self._path), options))
-        families = {family_of(name): name for name in names if family_of(name) in there}
+        existing = set(Rdict.list_cf(str(self._path), options))
+        families = {family_of(name): name for name in names if family_of(name) in existing}
         db = Rdict(
             str(self._path),
             options,
             column_families={family: row_options(memory) for family in families},
-            access_type=AccessType.secondary(own),
+            access_type=AccessType.secondary(log_directory),
         )
         for family, name in families.items():
             self._stores[name] = RocksStore(db.get_column_family(family))
         return db
 
-    def _require_all_files(self, memory: RocksMemory, own: str) -> None:
+    def _require_all_files(self, memory: RocksMemory, log_directory: str) -> None:
         """Raise if a file of rows is damaged: a secondary silently shows the state before it.
 
         A read-only view reads the same list of files, and fails if one of them cannot be opened.
         """
         options = row_options(memory)
         options.set_max_open_files(-1)
-        options.set_db_log_dir(own)
+        options.set_db_log_dir(log_directory)
         try:
-            with failures():
+            with converted_errors():
                 strict = Rdict(
                     str(self._path),
                     options,
@@ -181,7 +186,7 @@ class RocksSecondary:
                     access_type=AccessType.read_only(False),
                 )
         except StoreCorruptedError as error:
-            if list_of_files(self._path) == self._files:
+            if current_file_list(self._path) == self._files:
                 raise
             # The writer has deleted a file after a compaction.
             raise StateError(
@@ -190,52 +195,52 @@ class RocksSecondary:
         listed = _file_names(strict)
         strict.close()
         if not listed <= _file_names(self._db):
-            raise StateError(f"rows of {self._path} went to files while it was opened; try again")
+            raise StateError(f"rows of {self._path} were flushed while it was opened; try again")
 
-    def _require_whole(self, logs: dict[str, int], found: OpenList | None) -> None:
+    def _require_complete(self, logs: dict[str, int], open_list: OpenFileList | None) -> None:
         """Raise if rows were moved from the log to files while the secondary was opened.
 
-        RocksDB lists files first and reads the log second. Rows that were flushed in between, and
-        whose log was deleted or never had them, would be in neither.
+        RocksDB first lists files and then reads the log. Rows that were flushed in between, and
+        whose log was deleted or never contained them, would be missing.
         """
-        with failures():
-            kept = kept_list(self._db)
+        with converted_errors():
+            stored = stored_file_list(self._db)
         if (
-            (kept is not None and kept.is_damaged(found))
-            or _version(self._path) != self._was
+            (stored is not None and stored.is_damaged(open_list))
+            or _version(self._path) != self._opened_version
             or not logs.keys() <= _logs(self._path).keys()
         ):
             self.close()
-            raise StateError(f"rows of {self._path} went to files while it was opened; try again")
+            raise StateError(f"rows of {self._path} were flushed while it was opened; try again")
 
     def follow(self) -> bool:
         """Catch up with the rows written until now; return False if a new secondary is required.
 
-        That is so if the writer has reopened the files, or flushed rows to files: rows already read
-        from the log would hide newer rows in files.
+        A new one is required after the writer has reopened the files, or has flushed rows to files:
+        rows that were read from the log before would hide newer rows in files.
         """
-        if _version(self._path) != self._was:
+        if _version(self._path) != self._opened_version:
             return False
         logs = _logs(self._path)
         if logs == self._followed:
             return True
-        if list_of_files(self._path) != self._files:
+        if current_file_list(self._path) != self._files:
             return False
-        with failures():
+        with converted_errors():
             self._db.try_catch_up_with_primary()
-        # What came while it caught up is for the next time.
+        # Rows that were written meanwhile are read by the next call.
         self._followed = logs
-        return list_of_files(self._path) == self._files
+        return current_file_list(self._path) == self._files
 
     @property
     def is_restoring(self) -> bool:
         """Whether a restore is in progress, so that rows may be newer than their positions."""
-        with failures():
+        with converted_errors():
             return is_restoring(self._db)
 
     def layout(self, name: str) -> str | None:
-        with failures():
-            return noted_layout(self._db, name)
+        with converted_errors():
+            return read_layout(self._db, name)
 
     def store(self, name: str) -> RocksStore:
         if name not in self._stores:
@@ -245,7 +250,7 @@ class RocksSecondary:
     def position(self, name: str) -> Position | None:
         if name not in self._stores:
             return None
-        with failures():
+        with converted_errors():
             return read_position(self._db, name, self._path)
 
     def close(self) -> None:
@@ -261,19 +266,19 @@ def _file_names(db: Rdict) -> set[str]:
 
 
 @contextmanager
-def _own_directory() -> Iterator[str]:
+def _log_directory() -> Iterator[str]:
     """Create a directory that RocksDB writes its own log to while the secondary is opened.
 
     RocksDB keeps the log open, so the directory can be removed before a kill leaves it there.
     """
     try:
-        own = tempfile.TemporaryDirectory(prefix=_PREFIX, ignore_cleanup_errors=True)
+        log_directory = tempfile.TemporaryDirectory(prefix=_PREFIX, ignore_cleanup_errors=True)
     except OSError as error:
         raise StateError(
             f"reading local state requires a directory in {tempfile.gettempdir()}: "
             f"{error.strerror}; free space there, or set TMPDIR"
         ) from error
-    with own as path:
+    with log_directory as path:
         yield path
 
 
@@ -282,7 +287,7 @@ def _version(path: Path) -> tuple[int, int]:
     try:
         status = (path / "CURRENT").stat()
     except OSError as error:
-        raise StateError(f"{path} has no RocksDB: {error.strerror}") from error
+        raise StateError(f"{path} contains no RocksDB: {error.strerror}") from error
     return status.st_ino, status.st_mtime_ns
 
 
@@ -291,10 +296,10 @@ def _logs(path: Path) -> dict[str, int]:
     sizes = {}
     try:
         with os.scandir(path) as entries:
-            for one in entries:
-                if one.name.endswith(_LOG):
-                    with suppress(FileNotFoundError):  # it was deleted at this very moment
-                        sizes[one.name] = one.stat().st_size
+            for entry in entries:
+                if entry.name.endswith(_LOG):
+                    with suppress(FileNotFoundError):  # it was deleted meanwhile
+                        sizes[entry.name] = entry.stat().st_size
     except OSError as error:
-        raise StateError(f"the files of {path} cannot be seen: {error.strerror}") from error
+        raise StateError(f"the files of {path} cannot be listed: {error.strerror}") from error
     return sizes

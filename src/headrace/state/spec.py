@@ -73,7 +73,7 @@ def _check_name(name: str) -> None:
     if not isinstance(name, str) or not _LEGAL_NAME.fullmatch(name) or name in (".", ".."):
         raise ValueError(
             f"Store name {name!r} is not legal: use letters, digits, '.', '_' and '-' "
-            "(and not '.' or '..' alone), as the changelog topic is named after it."
+            "(and not '.' or '..' alone), because the changelog topic is named after it."
         )
     if len(name) > _NAME_LENGTH_MAX:
         raise ValueError(

@@ -23,10 +23,10 @@ def open_task_state(path: Path, specs: Sequence[StoreSpec], *, memory: RocksMemo
     disk = RocksTaskState(path / "rocksdb", persistent, memory=memory)
     if not volatile:
         return disk
-    return _Both(disk, MemoryTaskState(volatile), {spec.name for spec in volatile})
+    return _DiskAndMemory(disk, MemoryTaskState(volatile), {spec.name for spec in volatile})
 
 
-class _Both:
+class _DiskAndMemory:
     """Task state that routes each store to disk or to memory; the disk is written first because it
     can fail.
     """
@@ -36,11 +36,11 @@ class _Both:
         self._memory = memory
         self._volatile = volatile
 
-    def _home(self, name: str) -> TaskState:
+    def _state_of(self, name: str) -> TaskState:
         return self._memory if name in self._volatile else self._disk
 
     def store(self, name: str) -> CommittedStore:
-        return self._home(name).store(name)
+        return self._state_of(name).store(name)
 
     def write(self, deltas: Mapping[str, Delta], positions: Mapping[str, Position]) -> None:
         (disk, memory), (disk_at, memory_at) = self._split(deltas), self._split(positions)
@@ -48,7 +48,7 @@ class _Both:
         self._memory.write(memory, memory_at)
 
     def position(self, store_name: str) -> Position | None:
-        return self._home(store_name).position(store_name)
+        return self._state_of(store_name).position(store_name)
 
     def begin_restore(self) -> None:
         self._disk.begin_restore()
@@ -66,7 +66,7 @@ class _Both:
         self._disk.end_restore(disk)
 
     def drop_store(self, name: str) -> None:
-        self._home(name).drop_store(name)
+        self._state_of(name).drop_store(name)
 
     def close(self) -> None:
         self._disk.close()

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from headrace.state.buffer import ABSENT, Buffer, Coding, Entry
 from headrace.state.codec import decode_timestamped, timestamped_rows
-from headrace.state.layout import Layout, TimeIndexed, entry_time, row_key_of, without
+from headrace.state.layout import Layout, TimeIndexed, deletions_of, entry_time, row_key_of
 from headrace.state.store import CommittedStore, Delta
 
 EXPIRED_PER_COMMIT = 20_000
@@ -63,7 +63,7 @@ class TimedBuffer(Buffer):
         "_indexed",
         "_known",
         "_layout",
-        "_other",
+        "_row_cache",
         "_time_of",
         "_times",
         "horizon",
@@ -74,7 +74,7 @@ class TimedBuffer(Buffer):
     ) -> None:
         assert layout.time_of is not None, name
         self._layout = layout
-        self._other: RowCache | None = None
+        self._row_cache: RowCache | None = None
         self._time_of = layout.time_of
         self._indexed = TimeIndexed(committed)
         self._fresh: dict[int, dict[bytes, None]] = {}
@@ -96,18 +96,18 @@ class TimedBuffer(Buffer):
         if time < self.horizon:
             return
         super().put(key, value, timestamp)
-        if self._other is not None:
-            self._other.written(key)
+        if self._row_cache is not None:
+            self._row_cache.written(key)
 
     def put_unexpired(self, key: bytes, value: Any, timestamp: int) -> Any:
-        """Write an unexpired row; return it as held, so that the caller updates the `RowCache`."""
+        """Write an unexpired row; return its stored form, which belongs into the `RowCache`."""
         if value.__class__ not in self.exact:
-            value = self._held(value)
+            value = self._to_stored_form(value)
         self.dirty[key] = (value, timestamp)
         return value
 
-    def forget(self, key: bytes) -> None:
-        super().forget(key)
+    def drop_write(self, key: bytes) -> None:
+        super().drop_write(key)
         if not self._known:
             return  # the time index of dirty rows is empty
         time = self._time_of(key)
@@ -148,8 +148,8 @@ class TimedBuffer(Buffer):
             if time_of(row[0]) >= self.horizon:
                 yield row
 
-    def held(self, start: bytes, end: bytes) -> list[tuple[bytes, tuple[int, Any]]]:
-        """Return key, timestamp and held value of a small range's rows, expired rows included."""
+    def stored_range(self, start: bytes, end: bytes) -> list[tuple[bytes, tuple[int, Any]]]:
+        """Return key, timestamp and stored form of a small range's rows, expired rows included."""
         rows: dict[bytes, tuple[int, Any]] = {}
         for key, stored in self._indexed.scan(start, end):
             timestamp, data = decode_timestamped(stored)
@@ -159,21 +159,22 @@ class TimedBuffer(Buffer):
             rows[key] = timestamp, value
         return [row for row in sorted(rows.items()) if row[1][1] is not None]
 
-    def cache_in(self, cache: RowCache) -> None:
-        self._other = cache
+    def use_cache(self, cache: RowCache) -> None:
+        """Cache committed rows in `cache` instead of `clean`."""
+        self._row_cache = cache
         self.clean.clear()
 
     def cached_bytes(self) -> int:
-        other = self._other
-        if other is None:
+        row_cache = self._row_cache
+        if row_cache is None:
             return super().cached_bytes()
-        return self._estimated(other.count, other.sample)
+        return self._estimated(row_cache.count, row_cache.sample)
 
     def shrink_cache(self, limit_bytes: int) -> None:
-        if self._other is None:
+        if self._row_cache is None:
             super().shrink_cache(limit_bytes)
         else:
-            self._other.shrink(limit_bytes // self._sampled[1])
+            self._row_cache.shrink(limit_bytes // self._sampled[1])
 
     def latest(self) -> int | None:
         """Return an upper bound of all rows' times, or None without rows."""
@@ -228,10 +229,10 @@ class TimedBuffer(Buffer):
         horizon = self.horizon
         unknown = islice(reversed(self.dirty), len(self.dirty) - self._known)
         oldest = min((t for t in map(self._time_of, unknown) if t >= horizon), default=None)
-        place = bisect_left(self._times, horizon)
-        if place == len(self._times):
+        index = bisect_left(self._times, horizon)
+        if index == len(self._times):
             return oldest
-        return self._times[place] if oldest is None else min(oldest, self._times[place])
+        return self._times[index] if oldest is None else min(oldest, self._times[index])
 
     def expire(self, horizon: int) -> None:
         if horizon > self.horizon:  # called for each record; faster than `max`
@@ -247,7 +248,7 @@ class TimedBuffer(Buffer):
         if self.clean:
             for entry in entries:
                 self.clean.pop(row_key_of(entry), None)
-        return without(entries)
+        return deletions_of(entries)
 
     def local_rows(self, changes: list[tuple[bytes, bytes | None, int]]) -> Delta:
         expired = self.expired_rows()
@@ -260,7 +261,7 @@ class TimedBuffer(Buffer):
         return [*self._layout.local(rows, indexed), *expired]
 
     def unswept(self, rows: Delta) -> Delta:
-        """Return the rows at which the deletion of expired rows has not arrived.
+        """Return the rows that the deletion of expired rows has not passed.
 
         Readers of the files do not know the horizon, so an expired row must be up to date until it
         is deleted. A row that is written later would never be deleted.
@@ -269,13 +270,13 @@ class TimedBuffer(Buffer):
         return [row for row in rows if time_of(row[0]) >= swept_to] if swept_to > 0 else rows
 
     def committed(self) -> None:
-        if self._other is None:
+        if self._row_cache is None:
             super().committed()
         else:
             self._count_changes()
             self.dirty.clear()
             self._order.clear()
-            self.clean.clear()  # what was read individually is not updated there
+            self.clean.clear()  # rows that were read individually are not updated
         self._fresh.clear()
         self._times.clear()
         self._known = 0

@@ -60,7 +60,7 @@ class VersionedBuffer(Buffer):
         self._fresh: dict[bytes, list[int]] = {}
         """Times of the dirty versions of each key, sorted."""
         self._latest: dict[bytes, Entry] = {}
-        """Cached last versions by key, deletions included, as they are held."""
+        """Cached last versions by key in stored form, deletions included."""
         self._swept = 0
         """Time up to which replaced versions have been deleted from disk."""
         self.horizon = 0
@@ -83,7 +83,7 @@ class VersionedBuffer(Buffer):
             return NOT_PUT
         last = self._last(key)
         if value.__class__ not in self.exact:
-            value = self._held(value)
+            value = self._to_stored_form(value)
         row_key = prefix(key) + TIMESTAMP.pack(time)
         if row_key not in self.dirty:
             insort(self._fresh.setdefault(key, []), time)
@@ -99,7 +99,7 @@ class VersionedBuffer(Buffer):
     def scan(
         self, start: bytes | None = None, end: bytes | None = None, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, Any, int]]:
-        mine = sorted(
+        dirty_keys = sorted(
             (
                 key
                 for key in self._fresh
@@ -108,7 +108,7 @@ class VersionedBuffer(Buffer):
             reverse=reverse,
         )
         committed = LatestVersions(self._committed).scan(start, end, reverse=reverse)
-        return self._merged(mine, committed, reverse)
+        return self._merged(dirty_keys, committed, reverse)
 
     def _row(self, key: bytes) -> Iterator[tuple[bytes, Any, int]]:
         value, time = self.get(key)
@@ -133,14 +133,14 @@ class VersionedBuffer(Buffer):
         return changes
 
     def local_rows(self, changes: list[tuple[bytes, bytes | None, int]]) -> Delta:
-        gone = self._gone()
+        deletions = self._replaced_versions()
         if self._fresh:
             # Versions written now may replace others, so read them again later.
             self._swept = min(self._swept, *(times[0] for times in self._fresh.values()))
-        return [*gone, *Versioned().rows(changes)]
+        return [*deletions, *Versioned().rows(changes)]
 
-    def _gone(self) -> Delta:
-        """Return the deletions of the next versions on disk that no read can return any more."""
+    def _replaced_versions(self) -> Delta:
+        """Return the deletions of the next versions on disk that no read can return."""
         if self._swept > self.horizon:
             return []
         entries = list(
@@ -155,11 +155,11 @@ class VersionedBuffer(Buffer):
             start = prefix(key)
             end = start + TIMESTAMP.pack(self.horizon + 1)
             old = list(self._committed.scan(start, end, reverse=True))
-            kept = 0 if old and self._says_nothing(key, *old[0]) else 1
+            kept = 0 if old and self._is_redundant_deletion(key, *old[0]) else 1
             rows.extend((row_key, None) for row_key, _ in old[kept:])
         return rows
 
-    def _says_nothing(self, key: bytes, row_key: bytes, row: bytes) -> bool:
+    def _is_redundant_deletion(self, key: bytes, row_key: bytes, row: bytes) -> bool:
         """Return whether a version is a deletion without an older uncommitted version."""
         times = self._fresh.get(key)
         return is_deletion(row) and (not times or times[0] > key_and_time(row_key)[1])

@@ -17,7 +17,7 @@ from typing import Literal, Protocol, TextIO, get_args
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
-from headrace.state.log import LINES, get_logger, keep_places_only
+from headrace.state.log import LINE_LISTS, get_logger, replace_exception
 from headrace.streams.bounded_writer import BoundedWriter
 
 LogFormat = Literal["console", "json"]
@@ -152,13 +152,13 @@ def _with_defaults(fields: Mapping[str, object]) -> Processor:
 
 
 def _keep_places_only(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
-    keep_places_only(event)
+    replace_exception(event)
     return event
 
 
 def _lay_out_lines(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
     """Move list fields with lines of text below the event, as the renderer does with tracebacks."""
-    lines = [line for name in LINES if name in event for line in event.pop(name)]
+    lines = [line for name in LINE_LISTS if name in event for line in event.pop(name)]
     if lines:
         event["exception"] = "\n".join(f"    {line}" for line in lines)
     return event

@@ -43,14 +43,14 @@ from headrace.topology.processors.processors import (
     ProcessorContext,
     Record,
 )
-from headrace.topology.processors.store_faces import (
+from headrace.topology.processors.store_wrappers import (
     KeyValueStore,
     ReadOnlyStore,
     TimestampedKeyValueStore,
     ValueAndTimestamp,
 )
 from headrace.topology.processors.stores import StoreBuilder, Stores
-from headrace.topology.processors.timed_store_faces import (
+from headrace.topology.processors.timed_store_wrappers import (
     SessionStore,
     TimestampedWindowStore,
     WindowStore,

@@ -21,32 +21,32 @@ from headrace.topology.errors import TopologyError, type_of
 from headrace.topology.functions import calling_line
 from headrace.topology.java_names import hinting
 
-# Arguments that accept a fixed set of words.
+# Arguments that accept a fixed set of strings.
 
 
-def require_word(argument: str, given: object, words: Sequence[str]) -> None:
-    """Raise unless the value is in `words`; the message suggests the closest word.
+def require_choice(argument: str, value: object, choices: Sequence[str]) -> None:
+    """Raise unless the value is in `choices`; the message suggests the closest word.
 
-    >>> require_word("emit", "on_close", ["on_window_update", "on_window_close"])
+    >>> require_choice("emit", "on_close", ["on_window_update", "on_window_close"])
     Traceback (most recent call last):
     headrace.topology.errors.TopologyError: emit must be 'on_window_update' or 'on_window_close', \
 not 'on_close' (did you mean 'on_window_close'?)
     """
-    if isinstance(given, str) and given in words:
+    if isinstance(value, str) and value in choices:
         return
-    head, last = words[:-1], words[-1]
+    head, last = choices[:-1], choices[-1]
     listed = f"{', '.join(map(repr, head))} or {last!r}"
     meant = ""
-    if isinstance(given, str):
-        nearest = _JAVAS.get(given.lower()) or given.lower().replace("-", "_")
-        known = {word.lower(): word for word in words}
-        found = difflib.get_close_matches(nearest, known, n=1)
-        meant = f" (did you mean {known[found[0]]!r}?)" if found else ""
-    raise TopologyError(f"{argument} must be {listed}, not {given!r}{meant}")
+    if isinstance(value, str):
+        nearest = _JAVAS.get(value.lower()) or value.lower().replace("-", "_")
+        known = {choice.lower(): choice for choice in choices}
+        matches = difflib.get_close_matches(nearest, known, n=1)
+        meant = f" (did you mean {known[matches[0]]!r}?)" if matches else ""
+    raise TopologyError(f"{argument} must be {listed}, not {value!r}{meant}")
 
 
 _JAVAS = {"newest": "latest", "end": "latest", "oldest": "earliest", "beginning": "earliest"}
-"""Names of other Kafka clients for the same words."""
+"""Names of other Kafka clients for the same choices."""
 
 
 Face = TypeVar("Face", bound=type)
@@ -55,12 +55,12 @@ _WITH_VALUES = "Callable[["
 _OF_EITHER_KIND = {"mapper": 1, "joiner": 2, "foreign_key": 1, "key": 1}
 """Number of arguments of functions that also receive the key if ``with_key`` is true."""
 _ALIASES = {"TimestampExtractor": 2, "Function": 4, "Late[": 1}
-_WORDS = {
+_CHOICES = {
     "OffsetReset": ("earliest", "latest"),
     "LateMatch": ("emit", "drop"),
     "Emit": ("on_window_update", "on_window_close"),
 }
-"""Allowed words by the name of a type alias; the aliases are defined in other modules."""
+"""Allowed strings by the name of a type alias; the aliases are defined in other modules."""
 _KINDS = {
     "KStream": "a KStream",
     "KTable": "a KTable",
@@ -106,19 +106,20 @@ def checked(face: Face) -> Face:
 
 
 def _is_looked_at(parameter: inspect.Parameter) -> bool:
-    words = str(parameter.annotation)
+    annotation = str(parameter.annotation)
     if _words_of(parameter) is not None or parameter.name == "stores" or _kinds_of(parameter):
         return True
-    return "Callable[" in words or "Serde" in words or any(name in words for name in _ALIASES)
+    is_function = "Callable[" in annotation or any(name in annotation for name in _ALIASES)
+    return is_function or "Serde" in annotation
 
 
 def _is_a_must(parameter: inspect.Parameter) -> bool:
     """Return whether a checked parameter is required, so that None is an error."""
-    words = str(parameter.annotation)
+    annotation = str(parameter.annotation)
     if parameter.name == "stores" or "None" not in (_kinds_of(parameter) or ("None",)):
         return True
-    is_function = "Callable[" in words or any(name in words for name in _ALIASES)
-    return is_function and parameter.default is not None and not words.endswith("| None")
+    is_function = "Callable[" in annotation or any(name in annotation for name in _ALIASES)
+    return is_function and parameter.default is not None and not annotation.endswith("| None")
 
 
 def _kinds_of(parameter: inspect.Parameter) -> tuple[str, ...]:
@@ -130,14 +131,14 @@ def _kinds_of(parameter: inspect.Parameter) -> tuple[str, ...]:
     >>> _kinds_of(annotated.replace(annotation="ktable.KTable[K, tuple[V, V]]"))
     ('KTable',)
     """
-    words = re.sub(r"\[.*?\]+(?= \||$)", "", str(parameter.annotation))
-    names = tuple(name.strip().rpartition(".")[2] for name in words.split("|"))
+    annotation = re.sub(r"\[.*?\]+(?= \||$)", "", str(parameter.annotation))
+    names = tuple(name.strip().rpartition(".")[2] for name in annotation.split("|"))
     is_told_elsewhere = not {*names} - {"str", "None"}  # what a name has to be
     return names if set(names) <= set(_KINDS) and not is_told_elsewhere else ()
 
 
 def _words_of(parameter: inspect.Parameter) -> tuple[str, ...] | None:
-    return _WORDS.get(str(parameter.annotation).partition(" | ")[0])
+    return _CHOICES.get(str(parameter.annotation).partition(" | ")[0])
 
 
 def _checking(method: Callable[..., Any], signature: inspect.Signature) -> Callable[..., Any]:
@@ -162,20 +163,20 @@ def _checking(method: Callable[..., Any], signature: inspect.Signature) -> Calla
 def _check(
     method: Callable[..., Any], parameter: inspect.Parameter, value: Any, given: Mapping[str, Any]
 ) -> None:
-    words = str(parameter.annotation)
+    annotation = str(parameter.annotation)
     allowed = _words_of(parameter)
     if allowed is not None:
-        require_word(f"{method.__name__}() at {calling_line()}: {parameter.name}", value, allowed)
+        require_choice(f"{method.__name__}() at {calling_line()}: {parameter.name}", value, allowed)
     elif parameter.name == "stores":
         _check_stores(method, value)
     elif kinds := _kinds_of(parameter):
         _check_kind(method, parameter.name, value, kinds)
-    elif "Serde" in words and "Callable[" not in words:
+    elif "Serde" in annotation and "Callable[" not in annotation:
         refuse_other_than_serde(value, f"{parameter.name}=", method.__name__)
-    elif "Callable[" in words or any(name in words for name in _ALIASES):
-        if isinstance(value, str) and "str" in words:
+    elif "Callable[" in annotation or any(name in annotation for name in _ALIASES):
+        if isinstance(value, str) and "str" in annotation:
             return
-        if not callable(value) and words.startswith("str | "):
+        if not callable(value) and annotation.startswith("str | "):
             raise TopologyError(
                 f"{method.__name__}() at {calling_line()}: {parameter.name} must be a str or a "
                 f"function, not {_described(value)}"
@@ -186,7 +187,7 @@ def _check(
 def _check_kind(method: Callable[..., Any], name: str, value: Any, kinds: tuple[str, ...]) -> None:
     if value is None and "None" in kinds:
         return
-    if any(one.__name__ in kinds for one in type(value).__mro__):
+    if any(cls.__name__ in kinds for cls in type(value).__mro__):
         return
     if method.__name__ == "outer_join" and type(value).__name__ == "KTable":
         return  # the method itself raises an error with advice
@@ -222,25 +223,25 @@ def _is_store(value: Any) -> bool:
 
 def _count(parameter: inspect.Parameter, given: Mapping[str, Any]) -> int | None:
     """Return the number of arguments that a function will be called with; None if it varies."""
-    words = str(parameter.annotation)
-    _, listed, rest = words.partition(_WITH_VALUES)
+    annotation = str(parameter.annotation)
+    _, listed, rest = annotation.partition(_WITH_VALUES)
     if listed:
         return _listed(rest)
     for alias, values in _ALIASES.items():
-        if alias in words:
+        if alias in annotation:
             return values
     count = _OF_EITHER_KIND.get(parameter.name)
     return None if count is None else count + bool(given.get("with_key", False))
 
 
-def _listed(words: str) -> int:
+def _listed(annotation: str) -> int:
     """Return the number of types in a list whose opening bracket was removed.
 
     >>> _listed("], A]"), _listed("K, V], bool]"), _listed("KeyValueStore[K, V]], F]")
     (0, 2, 1)
     """
-    depth, count = 1, 0 if words.startswith("]") else 1
-    for letter in words:
+    depth, count = 1, 0 if annotation.startswith("]") else 1
+    for letter in annotation:
         depth += (letter == "[") - (letter == "]")
         if depth == 0:
             break
@@ -309,17 +310,17 @@ def refuse_other_than_function(
             "nothing awaits it; write a plain function, which may call asyncio.run()"
         )
     if count is not None and not _takes(function, count):
-        called = f"as {called_as}" if called_as else f"with {_counted(count, 'argument')}"
+        called = f"as {called_as}" if called_as else f"with {_with_count(count, 'argument')}"
         raise TopologyError(
             f"{where}: {name} is called {called}, and {_described(function)} takes "
-            f"{_parameters(function)}; give it {_counted(count, 'parameter')}"
+            f"{_parameters(function)}; give it {_with_count(count, 'parameter')}"
         )
 
 
-def _counted(count: int, noun: str) -> str:
+def _with_count(count: int, noun: str) -> str:
     """Return a number with its noun.
 
-    >>> _counted(0, "argument"), _counted(1, "argument")
+    >>> _with_count(0, "argument"), _with_count(1, "argument")
     ('no arguments', '1 argument')
     """
     return f"{count or 'no'} {noun}{'' if count == 1 else 's'}"
@@ -355,7 +356,7 @@ def is_coroutine(function: Any) -> bool:
     if not isinstance(function, type) and not inspect.isroutine(function):
         candidates.append(getattr(type(function), "__call__", None))  # noqa: B004
     return any(
-        inspect.iscoroutinefunction(one) or inspect.isasyncgenfunction(one) for one in candidates
+        inspect.iscoroutinefunction(cls) or inspect.isasyncgenfunction(cls) for cls in candidates
     )
 
 
@@ -407,8 +408,8 @@ def _parameters(function: Any) -> str:
 def _called_as(method: Callable[..., Any], name: str) -> str | None:
     """Return the call of a function parameter that the method's docstring documents."""
     doc = inspect.getdoc(method) or ""
-    found = re.search(rf"{name}: [^:]*?called\s+as\s+``(\w+\([^`]*\))``", doc)
-    return found[1] if found is not None and "with_key:" not in doc else None
+    match = re.search(rf"{name}: [^:]*?called\s+as\s+``(\w+\([^`]*\))``", doc)
+    return match[1] if match is not None and "with_key:" not in doc else None
 
 
 def _described(value: Any) -> str:

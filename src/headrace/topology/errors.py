@@ -133,7 +133,7 @@ class EarlierRecordError(BadRecordError):
     def __str__(self) -> str:
         return (
             f"a user function raised {type(self.error).__name__} on an earlier record (timestamp "
-            f"{self.timestamp}), which the record named here only read or released"
+            f"{self.timestamp}), which the current record has read or released"
         )
 
 
@@ -151,7 +151,7 @@ class NullKeyError(BadRecordError):
         self.store = store
 
     def __str__(self) -> str:
-        rows = f", as the rows of store {self.store!r} have keys" if self.store else ""
+        rows = f", because the rows of store {self.store!r} have keys" if self.store else ""
         return (
             f"the key is null, and {self.node!r} requires a key{rows}; filter such records out "
             "upstream, or set null.key.policy to 'drop'"
@@ -482,7 +482,7 @@ class CallCancelledError(CallError):
     """An external call was cancelled, by the function or because the worker stopped."""
 
     def __str__(self) -> str:
-        return "the call was cancelled, by the function itself or as the worker ended"
+        return "the call was cancelled, by the function itself or because the worker stopped"
 
 
 class CallsStuckError(CallError):

@@ -162,9 +162,9 @@ class SinkBatching:
     def __post_init__(self) -> None:
         duration_ms("every", self.every, at_least=1)
         for name in ("max_rows", "max_bytes"):
-            given = getattr(self, name)
-            if not isinstance(given, int) or isinstance(given, bool) or given < 1:
-                shown = given if isinstance(given, int) else type_of(given)
+            limit = getattr(self, name)
+            if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
+                shown = limit if isinstance(limit, int) else type_of(limit)
                 raise TopologyError(f"{name} must be a whole number of at least 1, not {shown}")
 
     @property

@@ -32,7 +32,7 @@ def refuse_never_run(result: object) -> None:
         raise NeverRunError(type(result).__name__)
 
 
-def holds(result: object) -> bool:
+def is_true(result: object) -> bool:
     """Return the truth value of the result of a predicate that another function called."""
     if result is True or result is False:
         return result
@@ -82,7 +82,7 @@ class SourceLocation:
         return self.name if self.file is None else self._in(_tail(self.file, self.module))
 
     @property
-    def whole(self) -> str | None:
+    def absolute(self) -> str | None:
         """Location with the full path, which editors can open."""
         return None if self.file is None else self._in(self.file)
 
@@ -90,11 +90,11 @@ class SourceLocation:
         return _printable(f"{file}:{self.line} {self.name}")
 
 
-def place_of(function: object) -> SourceLocation | None:
+def location_of(function: object) -> SourceLocation | None:
     """Return the location of a user function; None for this package's functions and other objects.
 
-    >>> str(place_of(str.upper)), str(place_of(len)), str(place_of(functools.partial(int, base=2)))
-    ('str.upper', 'len', 'int')
+    >>> [str(location_of(f)) for f in (str.upper, len, functools.partial(int, base=2))]
+    ['str.upper', 'len', 'int']
     """
     while isinstance(function, functools.partial):
         function = function.func
@@ -111,30 +111,30 @@ def place_of(function: object) -> SourceLocation | None:
         return SourceLocation(_printable(name if known in ("", "builtins") else f"{known}.{name}"))
     code: CodeType = method.__code__
     name = str(getattr(method, "__qualname__", code.co_qualname))
-    return SourceLocation(_own_name(name), code.co_filename, code.co_firstlineno, module)
+    return SourceLocation(_unqualified_name(name), code.co_filename, code.co_firstlineno, module)
 
 
-def made_of(function: Callable[..., Any]) -> Callable[[F], F]:
+def wraps_function(function: Callable[..., Any]) -> Callable[[F], F]:
     """Mark a wrapper with the user function that it wraps."""
 
-    def marked(ours: F) -> F:
-        ours.__wrapped__ = function  # type: ignore[attr-defined]
-        return ours
+    def mark(wrapper: F) -> F:
+        wrapper.__wrapped__ = function  # type: ignore[attr-defined]
+        return wrapper
 
-    return marked
+    return mark
 
 
-def functions_in(given: object, depth: int = _DEPTH_MAX) -> Iterator[Callable[..., Any]]:
+def functions_in(value: object, depth: int = _DEPTH_MAX) -> Iterator[Callable[..., Any]]:
     """Yield the user functions in a node of a topology, except functions of serdes."""
-    if hasattr(given, "serialize") and hasattr(given, "deserialize"):
+    if hasattr(value, "serialize") and hasattr(value, "deserialize"):
         return
-    if callable(given) and place_of(given) is not None:
-        yield given
-    elif depth and is_dataclass(given) and not isinstance(given, type):
-        for one in fields(given):
-            yield from functions_in(getattr(given, one.name, None), depth - 1)
-    elif depth and isinstance(given, (tuple, list)):
-        for item in given:
+    if callable(value) and location_of(value) is not None:
+        yield value
+    elif depth and is_dataclass(value) and not isinstance(value, type):
+        for member in fields(value):
+            yield from functions_in(getattr(value, member.name, None), depth - 1)
+    elif depth and isinstance(value, (tuple, list)):
+        for item in value:
             yield from functions_in(item, depth - 1)
 
 
@@ -144,7 +144,7 @@ def called(traceback: TracebackType | None, generated: str) -> SourceLocation | 
         frame = traceback.tb_frame
         if frame.f_code.co_filename != generated and not is_ours(_module_in(frame)):
             code = frame.f_code
-            name = _own_name(code.co_qualname)
+            name = _unqualified_name(code.co_qualname)
             return SourceLocation(name, code.co_filename, code.co_firstlineno, _module_in(frame))
         traceback = traceback.tb_next
     return None
@@ -182,10 +182,10 @@ def _unwrapped(function: Callable[..., Any]) -> Callable[..., Any]:
 def _in_python(function: Any) -> Any:
     """Return the called method if it is a user's and written in Python, or None."""
     if isinstance(function, type):
-        found = [getattr(function, name, None) for name in _CALLED]
+        candidates = [getattr(function, name, None) for name in _CALLED]
     else:
-        found = [function, getattr(type(function), "__call__", None)]  # noqa: B004
-    for method in found:
+        candidates = [function, getattr(type(function), "__call__", None)]  # noqa: B004
+    for method in candidates:
         code = getattr(method, "__code__", None)
         # Generated methods of a dataclass have no file.
         if isinstance(code, CodeType) and code.co_filename != "<string>":
@@ -193,7 +193,7 @@ def _in_python(function: Any) -> Any:
     return None
 
 
-def _own_name(qualified: str) -> str:
+def _unqualified_name(qualified: str) -> str:
     return qualified.rpartition("<locals>.")[2]
 
 
@@ -215,22 +215,22 @@ def _printable(text: str) -> str:
 
 
 Kind = Literal["node", "store"]
-Lines = Mapping[tuple[Kind, str], tuple[str, ...]]
+CreationLines = Mapping[tuple[Kind, str], tuple[str, ...]]
 """File and line of each call that created a node or store, by kind and name, in order."""
 
 
-def with_lines(lines: Lines, kind: Kind, names: Iterable[str]) -> Lines:
+def with_lines(lines: CreationLines, kind: Kind, names: Iterable[str]) -> CreationLines:
     """Return the lines, with the current line of the user's code added for some nodes or stores."""
-    here = calling_line()
-    return {**lines, **{(kind, n): (*lines.get((kind, n), ()), here) for n in names}}
+    line = calling_line()
+    return {**lines, **{(kind, n): (*lines.get((kind, n), ()), line) for n in names}}
 
 
-def said_lines(lines: Lines, kind: Kind, name: str) -> str:
+def at_lines(lines: CreationLines, kind: Kind, name: str) -> str:
     """Return the locations of a name as the end of a sentence; empty if they are unknown.
 
-    >>> said_lines({("node", "by-word"): ("app.py:3", "app.py:9")}, "node", "by-word")
+    >>> at_lines({("node", "by-word"): ("app.py:3", "app.py:9")}, "node", "by-word")
     ', at app.py:3 and at app.py:9'
-    >>> said_lines({}, "node", "by-word")
+    >>> at_lines({}, "node", "by-word")
     ''
     """
     known = dict.fromkeys(lines.get((kind, name), ()))

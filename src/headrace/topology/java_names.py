@@ -35,14 +35,14 @@ _MAKERS = ("of", "with", "as", "advanceBy", "until")
 """Prefixes of Java's static factories, which correspond to a call of the class here."""
 
 
-def hinting(face: Face) -> Face:
+def hinting(cls: Face) -> Face:
     """Make the objects of a class suggest the Python name for an unknown Java name."""
 
     def unknown(self: Any, name: str) -> Any:
         raise _error(type(self), name, self, f"{type(self).__name__!r} object", _RENAMED)
 
-    setattr(face, "__getattr__", unknown)  # noqa: B010 - no type checker is to know
-    return face
+    setattr(cls, "__getattr__", unknown)  # noqa: B010 - no type checker is to know
+    return cls
 
 
 class Hinting(type):
@@ -58,47 +58,49 @@ class Hinting(type):
         def __init__(cls, name: str, bases: tuple[type, ...], own: dict[str, Any]) -> None:
             super().__init__(name, bases, own)
             # A dataclass with slots is created a second time, with its generated `__init__`.
-            made = own.get("__init__")
-            if made is not None and _takes_names_alone(made):
-                cls.__init__ = _by_name(cls, made)
+            init = own.get("__init__")
+            if init is not None and _takes_names_alone(init):
+                cls.__init__ = _by_name(cls, init)
 
 
-def _takes_names_alone(made: Callable[..., None]) -> bool:
-    _, *parameters = signature(made).parameters.values()
-    return bool(parameters) and all(one.kind is one.KEYWORD_ONLY for one in parameters)
+def _takes_names_alone(init: Callable[..., None]) -> bool:
+    _, *parameters = signature(init).parameters.values()
+    return bool(parameters) and all(
+        parameter.kind is parameter.KEYWORD_ONLY for parameter in parameters
+    )
 
 
-def _by_name(face: type, made: Callable[..., None]) -> Callable[..., None]:
+def _by_name(cls: type, original: Callable[..., None]) -> Callable[..., None]:
     """Return an `__init__` whose error for positional arguments shows the call by name."""
 
-    @wraps(made)
+    @wraps(original)
     def init(self: Any, *args: Any, **named: Any) -> None:
         if args:
-            raise TypeError(f"{face.__name__}() takes its arguments by name; {_written(face)}")
-        made(self, **named)
+            raise TypeError(f"{cls.__name__}() takes its arguments by name; {_written(cls)}")
+        original(self, **named)
 
     return init
 
 
 def _error(
-    face: type, name: str, asked: object, shown: str, names: Mapping[str, str]
+    cls: type, name: str, instance: object, shown: str, names: Mapping[str, str]
 ) -> AttributeError:
-    hint = None if name.startswith("_") else _hint(face, name, names)
+    hint = None if name.startswith("_") else _hint(cls, name, names)
     advice = f"; {hint}" if hint else ""
-    return AttributeError(f"{shown} has no attribute {name!r}{advice}", name=name, obj=asked)
+    return AttributeError(f"{shown} has no attribute {name!r}{advice}", name=name, obj=instance)
 
 
-def _hint(face: type, name: str, names: Mapping[str, str]) -> str | None:
+def _hint(cls: type, name: str, names: Mapping[str, str]) -> str | None:
     for here in (_snake(name), names.get(name)):
-        if here is not None and here != name and here.partition("(")[0] in dir(face):
+        if here is not None and here != name and here.partition("(")[0] in dir(cls):
             return f"its name here is {here}"
-    makes = type(face) is Hinting and re.match(rf"({'|'.join(_MAKERS)})([A-Z_]|$)", name)
-    return _written(face) if makes and signature(face).parameters else None
+    makes = type(cls) is Hinting and re.match(rf"({'|'.join(_MAKERS)})([A-Z_]|$)", name)
+    return _written(cls) if makes and signature(cls).parameters else None
 
 
-def _written(face: type) -> str:
-    parameters = ", ".join(f"{given}=..." for given in signature(face).parameters)
-    return f"write {face.__name__}({parameters}) with the arguments that you need"
+def _written(cls: type) -> str:
+    parameters = ", ".join(f"{given}=..." for given in signature(cls).parameters)
+    return f"write {cls.__name__}({parameters}) with the arguments that you need"
 
 
 def _snake(name: str) -> str:

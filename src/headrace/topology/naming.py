@@ -38,10 +38,10 @@ class Names:
     def __init__(self) -> None:
         self._next = 0
 
-    def node(self, prefix: str, given: str | None = None) -> str:
+    def node(self, prefix: str, given_name: str | None = None) -> str:
         """Return the given name, or `prefix` with the next number; both use up a number."""
         generated = self._numbered(prefix)
-        return generated if given is None else legal(given)
+        return generated if given_name is None else legal(given_name)
 
     def store(self, prefix: str) -> str:
         return self._numbered(f"{prefix}STATE-STORE-")
@@ -83,7 +83,7 @@ def legal(name: str, what: str = "name") -> str:
     if not _is_legal(name):
         raise TopologyError(
             f"{what} {name!r} is not legal: use letters, digits, '.', '_' and '-' (and not '.' or "
-            "'..' alone), as topics are named after it"
+            "'..' alone), because topics are named after it"
         )
     if len(name) > _LENGTH_MAX:
         raise TopologyError(
@@ -100,7 +100,7 @@ def legal_topics(topics: str | Iterable[str], step: str) -> tuple[str, ...]:
         )
     names = (topics,) if isinstance(topics, str) else tuple(topics)
     if not names:
-        raise TopologyError(f"{step} was given no topic; name a topic")
+        raise TopologyError(f"{step} requires the name of a topic")
     for name in names:
         legal(name, "topic")
         if names.count(name) > 1:
@@ -109,10 +109,10 @@ def legal_topics(topics: str | Iterable[str], step: str) -> tuple[str, ...]:
 
 
 def legal_topic(topic: str, step: str) -> str:
-    found = legal_topics(topic, step)
-    if len(found) > 1:
+    names = legal_topics(topic, step)
+    if len(names) > 1:
         raise TopologyError(
-            f"{step} reads a single topic, not {len(found)}; merge their streams, and call "
+            f"{step} reads a single topic, not {len(names)}; merge their streams, and call "
             "to_table()"
         )
-    return found[0]
+    return names[0]

@@ -22,7 +22,7 @@ from math import isfinite
 from typing import Any, Literal, get_args
 from zoneinfo import ZoneInfo
 
-from headrace.topology.arguments import refuse_other_than_function, require_word
+from headrace.topology.arguments import refuse_other_than_function, require_choice
 from headrace.topology.errors import LAST_TIME_MS, InvalidTimeError, TopologyError, type_of
 from headrace.topology.timestamps import InputRecord
 
@@ -81,7 +81,7 @@ have no time zone. Give zone=, such as zone="UTC", or add %z to the format.
             f"event_time(): format {format!r} is not known. Use {names} or a format of "
             "datetime.strptime()."
         )
-    require_word("event_time(): on_invalid", on_invalid, get_args(OnInvalid))
+    require_choice("event_time(): on_invalid", on_invalid, get_args(OnInvalid))
     if max_ahead is not None and (not isinstance(max_ahead, timedelta) or max_ahead < _MS * 0):
         raise TopologyError("event_time(): max_ahead must be a timedelta of 0 or more, or None.")
     if "%" in format and "%z" not in format and zone is None:
@@ -118,7 +118,7 @@ class EventTime:
     on_invalid: OnInvalid
 
     @property
-    def answer(self) -> Literal["skip", "dead_letter"] | None:
+    def failure_reaction(self) -> Literal["skip", "dead_letter"] | None:
         """Reaction to a record with an invalid time that overrides the handlers."""
         if self.on_invalid == "dead_letter":
             return "dead_letter"
@@ -160,19 +160,19 @@ class EventTime:
                 raise self._invalid("no such field, or null")
         return value
 
-    def _parse(self, found: Any) -> int:
-        if isinstance(found, datetime):
-            return self._of_datetime(found)
+    def _parse(self, value: Any) -> int:
+        if isinstance(value, datetime):
+            return self._of_datetime(value)
         per_second = _PER_SECOND.get(self.format)
         if per_second is not None:
-            return self._of_number(found, per_second)
-        if not isinstance(found, str):
-            raise self._invalid(f"{type_of(found)}, not a text of format {self.format}")
+            return self._of_number(value, per_second)
+        if not isinstance(value, str):
+            raise self._invalid(f"{type_of(value)}, not a text of format {self.format}")
         try:
             if self.format == _ISO:
-                parsed = datetime.fromisoformat(found)
+                parsed = datetime.fromisoformat(value)
             else:
-                parsed = datetime.strptime(found, self.format)
+                parsed = datetime.strptime(value, self.format)
         except ValueError:
             raise self._invalid(f"a text that is not of format {self.format}") from None
         return self._of_datetime(parsed)
@@ -184,18 +184,18 @@ class EventTime:
             time = time.replace(tzinfo=self.zone)
         return (time - _1970) // _MS
 
-    def _of_number(self, found: Any, per_second: int) -> int:
-        if isinstance(found, bool) or not isinstance(found, (int, float)):
-            raise self._invalid(f"{type_of(found)}, not a number of {self.format}")
-        if isinstance(found, int):
-            return found * 1000 // per_second
-        if not isfinite(found):
+    def _of_number(self, value: Any, per_second: int) -> int:
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise self._invalid(f"{type_of(value)}, not a number of {self.format}")
+        if isinstance(value, int):
+            return value * 1000 // per_second
+        if not isfinite(value):
             raise self._invalid("a number that is not finite")
-        return round(found * 1_000_000 / per_second) // 1000
+        return round(value * 1_000_000 / per_second) // 1000
 
     def _invalid(self, what: str) -> InvalidTimeError:
         source = f"field {self.field!r}" if isinstance(self.field, str) else "the value"
-        return InvalidTimeError(source, what, self.answer)
+        return InvalidTimeError(source, what, self.failure_reaction)
 
 
 def span(ms: int) -> str:

@@ -204,14 +204,14 @@ class Stamped:
             raise self._error
         return self._timestamp
 
-    def stamp(self, stamper: TimestampAssigner) -> int:
+    def stamp(self, assigner: TimestampAssigner) -> int:
         """Decode the record and call the extractor; return the timestamp, or -1 after an error."""
         message = self._message
         try:
             key, value = message.key(), message.value()
             self._objects = (
-                None if key is None else stamper.decode_key(key),
-                None if value is None else stamper.decode_value(value),
+                None if key is None else assigner.decode_key(key),
+                None if value is None else assigner.decode_value(value),
             )
             record = InputRecord(
                 *self._objects,
@@ -220,16 +220,16 @@ class Stamped:
                 message.topic(),
                 message.partition(),
                 message.offset(),
-                stamper.now_ms,
+                assigner.now_ms,
             )
-            found = _milliseconds(stamper.extract(record, stamper.partition_time))
+            timestamp = _milliseconds(assigner.extract(record, assigner.partition_time))
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt) and _ends_python():
                 raise
             self._error = error  # raised again where the record is processed
             return -1
-        self._timestamp = found
-        return found
+        self._timestamp = timestamp
+        return timestamp
 
 
 def _ends_python() -> bool:

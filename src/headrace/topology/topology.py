@@ -10,7 +10,7 @@ from headrace.topology.arguments import checked
 from headrace.topology.describe.describe import RunSettings, describe
 from headrace.topology.describe.picture import to_mermaid, to_svg
 from headrace.topology.errors import TopologyError
-from headrace.topology.functions import said_lines, with_lines
+from headrace.topology.functions import at_lines, with_lines
 from headrace.topology.graph.graph import (
     AnySerde,
     Function,
@@ -23,8 +23,8 @@ from headrace.topology.graph.graph import (
     TableSource,
 )
 from headrace.topology.naming import legal, legal_topics
-from headrace.topology.operators.process import ProcessorSpec, supplied
-from headrace.topology.processors.store_faces import KeyValueStore, ReadOnlyKeyValueStore
+from headrace.topology.operators.process import ProcessorSpec, processor_supplier
+from headrace.topology.processors.store_wrappers import KeyValueStore, ReadOnlyKeyValueStore
 from headrace.topology.processors.stores import StoreBuilder, store_names, with_stores
 from headrace.topology.timestamps import TimestampExtractor
 
@@ -104,8 +104,8 @@ class Topology(Graph):
             f"reads {', '.join(t for t in dict.fromkeys(read) if t not in written) or 'nothing'}",
             f"writes {', '.join(dict.fromkeys(outside)) or 'nothing'}",
         ]
-        kept = ", ".join(store.name for store in self.stores)
-        return f"<Topology: {'; '.join(parts)}{f'; keeps {kept}' if kept else ''}>"
+        stored = ", ".join(store.name for store in self.stores)
+        return f"<Topology: {'; '.join(parts)}{f'; keeps {stored}' if stored else ''}>"
 
     # -- node by node ------------------------------------------------------------------------
 
@@ -144,17 +144,17 @@ class Topology(Graph):
                 Sink: write (topic: out)
                   <-- read
         """
-        found = legal_topics(topics, "add_source()")
+        names = legal_topics(topics, "add_source()")
         for node in self.nodes:
-            for topic in set(found).intersection(node.reads_topics):
+            for topic in set(names).intersection(node.reads_topics):
                 raise TopologyError(
                     f"topic {topic!r} is read by node {node.name!r} "
-                    f"already{said_lines(self.lines, 'node', node.name)}; use that node as the "
+                    f"already{at_lines(self.lines, 'node', node.name)}; use that node as the "
                     "parent, because a topic is read only once"
                 )
         source = SourceNode(
             legal(name),
-            topics=found,
+            topics=names,
             key=key,
             value=value,
             timestamps=timestamps,
@@ -182,15 +182,15 @@ class Topology(Graph):
             >>> [node.name for node in topology.add_sink("write", "out", "up").nodes]
             ['read', 'up', 'write']
         """
-        given = supplied(supplier)
-        wanted = (*stores, *given.stores)
+        processor = processor_supplier(supplier)
+        builders = (*stores, *processor.stores)
         node = OperatorNode(
             legal(name),
             self._known(name, parents),
-            spec=ProcessorSpec(given.supplier),
-            uses=store_names(wanted),
+            spec=ProcessorSpec(processor.supplier),
+            uses=store_names(builders),
         )
-        added, lines = with_stores(self.stores, wanted, self.lines)
+        added, lines = with_stores(self.stores, builders, self.lines)
         return replace(self, stores=added, lines=lines)._with(node)
 
     def add_sink(
@@ -269,25 +269,25 @@ class Topology(Graph):
             >>> len(topology.sub_topologies)
             1
         """
-        kept = store.store
-        if kept.face is not KeyValueStore:
+        stored = store.store
+        if stored.factory is not KeyValueStore:
             raise TopologyError(
                 f"store {store.name!r} cannot be filled from a topic; create it with "
                 "Stores.key_value"
             )
-        if not kept.spec.logged:
+        if not stored.spec.logged:
             raise TopologyError(
                 f"store {store.name!r} is restored from topic {topic!r}, so logged=False has no "
                 "effect; omit it: no changelog topic is created"
             )
         read = self.add_source(
-            source, topic, key=kept.key, value=kept.value, offset_reset="earliest"
+            source, topic, key=stored.key, value=stored.value, offset_reset="earliest"
         )
-        rows = replace(kept, source_topic=topic, face=ReadOnlyKeyValueStore)
+        rows = replace(stored, source_topic=topic, factory=ReadOnlyKeyValueStore)
         lines = with_lines(read.lines, "store", (store.name,))
-        if any(there.name == store.name for there in self.stores):
+        if any(existing.name == store.name for existing in self.stores):
             raise TopologyError(
-                f"two stores are named {store.name!r}{said_lines(lines, 'store', store.name)}; "
+                f"two stores are named {store.name!r}{at_lines(lines, 'store', store.name)}; "
                 "give either store another name"
             )
         node = TableSource(legal(processor), (source,), store.name)
@@ -313,25 +313,27 @@ class Topology(Graph):
             1
         """
         if not stores:
-            raise TopologyError(f"no store was named to connect {processor!r} with; name a store")
-        found = [node for node in self.nodes if node.name == processor]
-        if not found:
+            raise TopologyError(
+                f"no store was given to connect {processor!r} with; pass the name of a store"
+            )
+        matching = [node for node in self.nodes if node.name == processor]
+        if not matching:
             raise TopologyError(
                 f"there is no processor {processor!r} to connect with {stores[0]!r}"
             )
-        node = found[0]
+        node = matching[0]
         if not node.is_processor:
             raise TopologyError(
                 f"node {processor!r} is not a custom processor, so it cannot be given a store"
             )
-        known = {store.name for store in self.stores}
+        names = {store.name for store in self.stores}
         for store in stores:
-            if store not in known:
+            if store not in names:
                 raise TopologyError(
                     f"there is no store {store!r} to connect {processor!r} with; add it first"
                 )
-        given = cast("OperatorNode", node).connected(stores)
-        nodes = tuple(given if n is node else n for n in self.nodes)
+        connected = cast("OperatorNode", node).connected(stores)
+        nodes = tuple(connected if n is node else n for n in self.nodes)
         return replace(self, nodes=nodes)
 
     def _with(self, node: Node) -> Topology:
@@ -340,16 +342,16 @@ class Topology(Graph):
 
     def _known(self, name: str, parents: tuple[str, ...]) -> tuple[str, ...]:
         if not parents:
-            raise TopologyError(f"node {name!r} was given no parent; name the nodes that feed it")
+            raise TopologyError(f"node {name!r} requires a parent; name the nodes upstream")
         nodes = {node.name: node for node in self.nodes}
         for parent in parents:
             if parent not in nodes:
                 raise TopologyError(
-                    f"node {name!r} is fed by {parent!r}, which does not exist; correct its name"
+                    f"parent {parent!r} of node {name!r} does not exist; correct its name"
                 )
             if nodes[parent].as_sink is not None:
                 raise TopologyError(
-                    f"node {name!r} is fed by {parent!r}, a sink, which forwards no records; "
+                    f"parent {parent!r} of node {name!r} is a sink, which forwards no records; "
                     "name another parent"
                 )
         return tuple(dict.fromkeys(parents))

@@ -246,7 +246,7 @@ class JoinWindows(metaclass=Hinting):
         if (self.time_difference, self.before, self.after) == (None, None, None):
             raise TopologyError("JoinWindows takes a time_difference, or before and after")
         if self.before_ms + self.after_ms < 0:
-            raise TopologyError("before and after leave no time between them")
+            raise TopologyError("the sum of before and after must be at least 0")
         if self.time_difference is not None:
             duration_ms("time_difference", self.time_difference, at_least=0)
         duration_ms("grace", self.grace, at_least=0)

@@ -281,7 +281,7 @@ def test_a_unit_without_its_progress_is_not_committed(opened: Opened) -> None:
 # -- old rows ----------------------------------------------------------------------------------
 
 
-def place_of(opened: Opened, key: bytes) -> int:
+def location_of(opened: Opened, key: bytes) -> int:
     """Where a word's count goes."""
     (found,) = [
         place.partition

@@ -50,7 +50,7 @@ def test_what_has_no_name_is_listed_and_fails_where_that_is_asked_for(
     assert done.exit_code == code
     first = done.output.splitlines()[0]
     assert first.startswith("store KSTREAM-AGGREGATE-STATE-STORE-0000000001")
-    assert first.endswith('behind lines: write count(store="...")')
+    assert first.endswith('downstream of lines: write count(store="...")')
     assert "use the names that are printed here" in done.output
 
 

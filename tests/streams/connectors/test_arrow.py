@@ -91,7 +91,7 @@ def test_a_value_is_written_as_it_is(kind: Any, value: Any, expected: Any) -> No
 @pytest.mark.parametrize(
     ("kind", "value", "reason"),
     [
-        (int, 1.5, "a float does not fit into int64; create it with row="),
+        (int, 1.5, "a float does not fit into int64; convert it with row="),
         (int, "5", "a str does not fit into int64"),
         (int, 1 << 70, "a number has more bits than int64"),
         ("int8", 200, "a int does not fit into int8"),

@@ -268,7 +268,7 @@ def test_a_table_that_is_restored_keeps_its_position(path: str) -> None:
         ({"id": 1 << 70, "name": "tea"}, "id", "a number has more bits than int64"),
         ({"id": 1, "name": object()}, "name", "a object does not fit into string"),
         ({"id": 1, "name": "\ud800"}, "name", "text with a lone surrogate"),
-        ({"id": 1}, "name", "the record has no value for it"),
+        ({"id": 1}, "name", "the record has no value for this column"),
         ({"id": -1, "name": "tea"}, None, "a constraint of the table is not met"),
     ],
 )

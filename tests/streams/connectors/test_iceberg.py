@@ -326,7 +326,7 @@ def test_a_table_that_is_rolled_back_to_before_its_positions_has_none(
         ({"id": 1 << 70, "name": "tea"}, "id", "a number has more bits than int64"),
         ({"id": 1, "name": object()}, "name", "a object does not fit into string"),
         ({"id": 1, "name": "\ud800"}, "name", "text with a lone surrogate"),
-        ({"id": 1}, "name", "the record has no value for it"),
+        ({"id": 1}, "name", "the record has no value for this column"),
     ],
 )
 def test_what_a_row_is_refused_for_is_said_and_nothing_is_written(

@@ -353,7 +353,7 @@ def test_a_refused_row_stops_with_its_place(path: Path) -> None:
     with pytest.raises(RecordError) as caught:
         driver.advance(timedelta(minutes=1))
     assert str(caught.value).startswith(
-        f"table {path}, column id: a int does not fit into int8; create it with row= "
+        f"table {path}, column id: a int does not fit into int8; convert it with row= "
         "(test-keep-repartition-0 offset 2"
     )
 

@@ -193,7 +193,7 @@ def test_a_writer_that_is_wrong_about_the_position_is_fenced(url: str, table: st
             "name",
             "psycopg cannot write a object. Use a column of jsonb, or write row=",
         ),
-        ({"id": 1}, "name", "the record has no value for it"),
+        ({"id": 1}, "name", "the record has no value for this column"),
     ],
 )
 def test_what_a_row_is_refused_for_is_said_and_nothing_is_written(

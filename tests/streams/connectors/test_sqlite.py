@@ -108,7 +108,7 @@ def test_positions_of_others_are_others(path: Path) -> None:
         ({"id": 1, "name": [object()]}, "name", "TypeError as JSON"),
         ({"id": 1, "name": "\ud800"}, "name", "text with a lone surrogate"),
         ({"id": 1, "name": [float("nan")]}, "name", "TypeError as JSON: JSON cannot represent NaN"),
-        ({"id": 1}, "name", "the record has no value for it"),
+        ({"id": 1}, "name", "the record has no value for this column"),
         (None, "id", "the record's value is null; filter it out, or give key="),
         (
             {"id": "x", "name": "tea"},

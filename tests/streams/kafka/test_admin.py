@@ -197,8 +197,8 @@ def test_a_transaction_timeout_that_no_broker_tells_is_the_default(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("headrace.streams.kafka.admin.new_admin", lambda *_: Mute())
-    keeper = GroupAdmin({"bootstrap.servers": "nowhere:1"}, timeout_s=3)
-    assert keeper.transaction_timeout_max_ms() == 15 * 60 * 1000
+    normaliser = GroupAdmin({"bootstrap.servers": "nowhere:1"}, timeout_s=3)
+    assert normaliser.transaction_timeout_max_ms() == 15 * 60 * 1000
 
 
 def test_a_client_with_an_old_leader_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -124,7 +124,7 @@ CASES = {
     "a null key in front of a fold": Case(
         (None, SECRET.encode()),
         counted,
-        "the key is null, and 'step' requires a key, as the rows of store 'rows' have keys",
+        "the key is null, and 'step' requires a key, because the rows of store 'rows' have keys",
         node="step",
         store="rows",
         counts=True,

@@ -96,7 +96,7 @@ def test_rows_that_lie_otherwise_are_not_read() -> None:
 def test_a_description_that_says_no_layout_is_of_plain_stores() -> None:
     store = DeployedStore("s", 0, "count", "json", "long", "rocksdb", True, ("in",))
     plain = asdict(store)
-    del plain["layout"], plain["fixed"], plain["unsaid"]
+    del plain["layout"], plain["fixed"], plain["unrecorded"]
     text = json.dumps({"format": 1, "stores": [plain], "topics": []}).encode()
     read = Deployment.decode(base64.b85encode(zlib.compress(text)).decode())
     assert read == Deployment((store,))
@@ -471,7 +471,7 @@ def _within(ms: int | None, **known: Any) -> Deployment:
         (_within(10), _within(None), True, "was 10 ms and is not given"),
         (_within(10), _within(None, fixed=frozenset()), False, "was 10 ms and is not given"),
         (_within(None), _within(10), False, "was not given and is 10 ms"),
-        (_within(None), _within(10, unsaid=(("within", 5),)), True, "was 5 ms and is 10 ms"),
+        (_within(None), _within(10, unrecorded=(("within", 5),)), True, "was 5 ms and is 10 ms"),
     ],
     ids=["other", "gone", "gone and not fixed", "new", "new, with another one before"],
 )
@@ -484,7 +484,7 @@ def test_a_span_that_one_version_alone_has_is_told(
 
 
 def test_a_span_that_is_new_and_changes_nothing_is_not_told() -> None:
-    now = _within(10, unsaid=(("within", 10),))
+    now = _within(10, unrecorded=(("within", 10),))
     assert changes(_within(None), now) == []
     assert changes(now, now) == []
     assert Deployment.decode(now.encode()) == now

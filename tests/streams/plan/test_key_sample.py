@@ -80,7 +80,7 @@ def test_keys_by_another_hash_are_told_once_where_they_meet_ones_that_are_writte
     assert warned(topology, by_kafka) == []
 
 
-def test_keys_that_meet_nothing_of_this_application_may_lie_anywhere() -> None:
+def test_key_mismatches_nothing_of_this_application_may_lie_anywhere() -> None:
     assert warned(streams(rekeyed=False), by_crc32) == []
     # What is read anew is partitioned anew; where questions go is the other table's matter.
     assert warned(streams(rekeyed=True), by_crc32, "b") == []

@@ -262,8 +262,8 @@ def test_the_end_of_a_topic_is_not_where_a_sink_goes_on(begin: int, *, told: boo
     (sub,) = topology(MemorySink()).sub_topologies
     place, log = TopicPartition("in", 0), EventLog()
     start, beginning = {place: CommittedOffset(9)}, StartPosition("in@id", 4)
-    assert sub.outside is not None
-    begun = sink_offsets(start, beginning, sub.outside, log, is_committed=told)
+    assert sub.sink_node is not None
+    begun = sink_offsets(start, beginning, sub.sink_node, log, is_committed=told)
     assert begun == {place: CommittedOffset(begin)}
 
 

@@ -74,7 +74,7 @@ def test_a_disk_that_is_full_is_no_state_that_a_person_has_to_put_right(tmp_path
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (3_000, limits[1]))
     try:
-        with pytest.raises(DiskFullError, match="nothing is lost: make room on the disk"):
+        with pytest.raises(DiskFullError, match="nothing is lost: free space on the disk"):
             there.open(TASK, stores)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)

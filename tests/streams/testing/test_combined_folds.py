@@ -534,8 +534,7 @@ def test_a_merger_that_fails_is_named_with_its_node_and_the_partial_result() -> 
         assert "LookupError" in text
         assert "failing" in text
         assert (
-            "the record is a partial aggregate of 'reduce', made of an unknown number of records"
-            in text
+            "the record is a partial aggregate of 'reduce', of an unknown number of records" in text
         )
         assert (caught.value.topic, caught.value.offset) == (MOVED, moved(driver)[-1].offset())
 

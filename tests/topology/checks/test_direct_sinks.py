@@ -67,7 +67,7 @@ def _merged_branches(stream: Stream) -> Stream:
 )
 def test_steps_without_state_stand_between(steps: Callable[[Stream], Stream]) -> None:
     topology = behind(steps)
-    assert topology.sub_topologies[-1].outside is not None
+    assert topology.sub_topologies[-1].sink_node is not None
     assert "keep-repartition" not in topology.describe()
     plan_application(topology, CONFIG)
 

@@ -69,7 +69,7 @@ def test_what_lies_behind_a_topic_of_the_topology_is_told_with_what_is_read_in_f
 
     for unnamed in _found(write):
         assert unnamed.reads == ("lines", "more")
-        assert "behind lines, more: write " in str(unnamed)
+        assert "downstream of lines, more: write " in str(unnamed)
 
 
 MS = timedelta(milliseconds=1)

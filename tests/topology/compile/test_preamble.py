@@ -13,7 +13,7 @@ import pytest
 from headrace.topology import StreamsBuilder, Topology, serdes
 from headrace.topology.compile.codegen import CompileOptions
 from headrace.topology.compile.compiler import compile_sub_topology
-from headrace.topology.functions import functions_in, place_of
+from headrace.topology.functions import functions_in, location_of
 from headrace.topology.timestamps import wallclock_timestamp
 from tests.topology.describe import golden_programs, test_describe_golden, test_processors_golden
 from tests.topology.describe.golden_cases import CASES
@@ -135,7 +135,7 @@ def test_each_function_of_the_user_is_named_with_its_place(part: int) -> None:
             comments = {line.partition("  # ")[2] for line in code.splitlines()}
             said = {place for comment in comments for place in comment.split(", ")}
             for node in sub.nodes:
-                places = {str(place_of(function)) for function in functions_in(node)}
+                places = {str(location_of(function)) for function in functions_in(node)}
                 named += len(places)
                 missing |= {(node.name, place) for place in places - said}
     assert not missing

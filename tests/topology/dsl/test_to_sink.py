@@ -71,7 +71,7 @@ def test_nothing_else_is_in_its_sub_topology_whatever_the_optimiser_merges() -> 
     rekeyed = stream.select_key(lambda key, value: value)
     rekeyed.to_sink(MemorySink(), name="keep", key=serdes.string)
     for sub in optimize(builder.build()).sub_topologies:
-        if sub.outside is not None:
+        if sub.sink_node is not None:
             assert [node.name for node in sub.nodes] == ["keep-repartition-source", "keep"]
             return
     raise AssertionError("no sub-topology writes outside")

@@ -232,7 +232,7 @@ def test_without_a_repartition_topic_there_is_nothing_to_combine() -> None:
     words.group_by_key().reduce(max, merger=merging, store="largest")
     (seen,) = folds_of(builder.build())
     assert (seen.topic, seen.combining) == (None, None)
-    assert seen.reason == "its records come through no repartition topic"
+    assert seen.reason == "its records do not pass through a repartition topic"
 
 
 def test_a_step_behind_the_topic_sees_each_record() -> None:
@@ -242,7 +242,7 @@ def test_a_step_behind_the_topic_sees_each_record() -> None:
     moved.group_by_key().reduce(max, merger=merging, store="largest")
     (seen,) = folds_of(builder.build())
     assert seen.topic == "moved-repartition"
-    assert seen.reason == "an operator is between the repartition topic and it"
+    assert seen.reason == "an operator is between the repartition topic and the aggregation"
 
 
 @pytest.mark.parametrize(

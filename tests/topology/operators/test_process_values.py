@@ -162,7 +162,7 @@ def test_stores_that_are_none_are_refused_with_the_supplier() -> None:
         stores = ("seen",)  # type: ignore[assignment]
 
     builder = StreamsBuilder()
-    with pytest.raises(TopologyError, match="create them with Stores"):
+    with pytest.raises(TopologyError, match="created with Stores"):
         builder.stream("in").process_values(Wrong)
 
 

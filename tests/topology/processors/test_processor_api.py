@@ -159,12 +159,12 @@ def stored(name: str) -> Topology:
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (lambda: Topology().add_processor("p", Count), "was given no parent"),
-        (lambda: Topology().add_processor("p", Count, "nobody"), "which does not exist"),
-        (lambda: Topology().add_sink("s", "out"), "was given no parent"),
+        (lambda: Topology().add_processor("p", Count), "requires a parent"),
+        (lambda: Topology().add_processor("p", Count, "nobody"), "does not exist"),
+        (lambda: Topology().add_sink("s", "out"), "requires a parent"),
         (lambda: counting().add_sink("s", "x", "write"), "a sink, which forwards no records"),
         (lambda: counting().add_source("again", "in"), "is read by node 'read' already"),
-        (lambda: Topology().add_source("read"), "no topic"),
+        (lambda: Topology().add_source("read"), "requires the name of a topic"),
         (lambda: counting().add_processor("count", Count, "read"), "two nodes are named 'count'"),
         (lambda: counting().add_processor("p", make_once(), "read"), "the same processor twice"),
         (
@@ -179,7 +179,10 @@ def stored(name: str) -> Topology:
         (lambda: counting().add_state_store(Stores.key_value("seen")), "two different stores"),
         (lambda: counting().add_state_store(SEEN, "read"), "not a custom processor"),
         (lambda: counting().add_state_store(SEEN, "nobody"), "there is no processor 'nobody'"),
-        (lambda: counting().connect_processor_and_state_stores("count"), "name a store"),
+        (
+            lambda: counting().connect_processor_and_state_stores("count"),
+            "pass the name of a store",
+        ),
         (
             lambda: counting().connect_processor_and_state_stores("count", "x"),
             "there is no store 'x'",
@@ -287,20 +290,20 @@ def by(interval: Any, callback: Any = print, kind: Any = "stream_time") -> Any:
         (
             lambda r, c: c.forward(r, to=r.value),
             ValueError,
-            "no child of the name .*; it has write",
+            "no child with the name .*; its children: write",
         ),
-        (lambda r, c: c.forward(("k", "v")), TypeError, "'act' forwards a tuple, and no Record; f"),
+        (lambda r, c: c.forward(("k", "v")), TypeError, "'act' must forward a Record, not a tuple"),
         (
             lambda r, c: c.forward("v"),
             TypeError,
-            "forwards a str, and no Record; forward the received",
+            "must forward a Record, not a str; forward the received",
         ),
-        (lambda r, c: c.forward(None), TypeError, "forwards None, and no Record"),
-        (lambda r, c: c.forward(Record), TypeError, "forwards the class Record, and no Record"),
+        (lambda r, c: c.forward(None), TypeError, "must forward a Record, not None"),
+        (lambda r, c: c.forward(Record), TypeError, "must forward a Record, not the class Record"),
         (lambda r, c: c.forward(r.with_timestamp(-1)), ValueError, "-1 is negative"),
         (lambda r, c: c.forward(r.with_timestamp(None)), TypeError, "record is None; give an int"),
         (lambda r, c: c.forward(Record("k", "v", NOW)), TypeError, "a datetime; give an int of m"),
-        (lambda r, c: c.store("seen"), TopologyError, "not connected with a store 'seen'"),
+        (lambda r, c: c.store("seen"), TopologyError, "not connected with store 'seen'"),
         (by(timedelta(0)), ValueError, "an interval must be at least 1 ms"),
         (by(5), TypeError, "an interval must be a timedelta, not an int"),
         (by(SECOND, kind="sun_dial"), ValueError, "'stream_time' or 'wall_clock', not 'sun_dial'"),
@@ -324,7 +327,7 @@ def test_a_mistake_of_a_processor_is_said_with_its_node_and_place(
 def test_records_of_process_values_are_made_of_the_one_that_came() -> None:
     for wrong in ("v", Record("k", "v", 0)):
         driver = driver_of(lambda s, wrong=wrong: s.process_values(lambda r, c: c.forward(wrong)))
-        said = "forwards a (str|Record), and no FixedKeyRecord; .* or use process() to change keys"
+        said = "must forward a FixedKeyRecord, not a (str|Record); .* process() to change keys"
         with pytest.raises(RecordError, match=said.replace("()", r"\(\)")):
             driver.input("in").send("k", 1)
 
@@ -338,7 +341,7 @@ def test_records_of_process_values_are_made_of_the_one_that_came() -> None:
             lambda c: c.schedule(timedelta(0), print, kind="wall_clock"),
             "an interval must be at least 1 ms",
         ),
-        (lambda c: c.store("seen"), "not connected with a store 'seen'"),
+        (lambda c: c.store("seen"), "not connected with store 'seen'"),
     ],
 )
 def test_a_mistake_in_init_is_said_with_its_node_and_place(init: Any, message: str) -> None:
@@ -660,7 +663,7 @@ def test_a_processor_counts_numbers_of_its_own() -> None:
 @pytest.mark.parametrize(
     ("name", "n", "said"),
     [("a b", 1, "letters"), ("", 1, "letters"), ("7up", 1, "letters"), (5, 1, "letters"),
-     ("down", -1, "only grows"), ("nothing", float("nan"), "only grows")],
+     ("down", -1, "can only increase"), ("nothing", float("nan"), "can only increase")],
 )  # fmt: skip
 def test_a_number_of_ones_own_has_a_plain_name_and_grows(name: Any, n: float, said: str) -> None:
     builder = StreamsBuilder()

@@ -219,7 +219,7 @@ def test_the_count_of_rows_is_rough() -> None:
 
 
 def test_a_null_key_is_refused() -> None:
-    with pytest.raises(ValueError, match="store 's' was given None as a key"):
+    with pytest.raises(ValueError, match="store 's' requires a key, not None"):
         in_memory(store()).get(None)  # type: ignore[arg-type]
 
 

@@ -17,7 +17,7 @@ from headrace.state.buffer import Coding
 from headrace.state.buffers import make_buffer
 from headrace.state.memory import MemoryTaskState
 from headrace.state.spec import StoreSpec
-from headrace.topology.serdes.kept import exact_types, keeper
+from headrace.topology.serdes.normalise import exact_types, keeper
 
 def resident():
     status = Path("/proc/self/status").read_text()
@@ -31,7 +31,7 @@ buffer = make_buffer(
     Coding(
         encode=json.serialize,
         decode=json.deserialize,
-        hold="bytes",
+        stored_form="bytes",
         exact=exact_types(json),
         keep=keeper(json),
     ),

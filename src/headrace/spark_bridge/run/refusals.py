@@ -37,7 +37,7 @@ def refusals(topology: Topology, application: CompiledApplication) -> Iterator[s
                 f"{node.name} reads topics by a pattern, and the topics that matched it in the "
                 "past are unknown. Name the topics"
             )
-        if node.writes_outside is not None:
+        if node.external_sink is not None:
             yield (
                 f"{node.name} writes to an external sink, which is not part of the handover's "
                 "transaction. Backfill a topology without it, and load the table separately"

@@ -50,7 +50,7 @@ from headrace.topology.context.calls import Caller, NoCaller
 from headrace.topology.context.context import TableView
 from headrace.topology.context.punctuation import Schedule
 from headrace.topology.context.task_context import TaskContext, TimeKind
-from headrace.topology.processors.store_faces import store_key
+from headrace.topology.processors.store_wrappers import store_key
 
 RUN_RECORDS = 5000
 """Number of records that a task processes between checks of its memory."""
@@ -119,7 +119,7 @@ class StageRun:
         self._open_tables = open_tables or open_consumer
         self._sources = {tp: i for i, tp in enumerate(plan.inputs)}
         # Sequentially, so that outputs keep the order of their records.
-        self._calls = LiveCalls(gathers=False)
+        self._calls = LiveCalls(batches_records=False)
         self._global_views: Mapping[str, TableView] = {}
         self._log = get_logger().bind(backfill=plan.id)
         topics = [application.plans[sub].topics for sub in job.stage]

@@ -404,7 +404,7 @@ class InputOffsets:
                 end=ends[tp],
                 counted=Counted.by(plan, self.plans),
                 has_begun=has_begun,
-                outside=plan.outside.name if plan.outside is not None else "",
+                outside=plan.sink_node.name if plan.sink_node is not None else "",
             )
             for plan in self.plans
             for tp in tps

@@ -223,10 +223,10 @@ class SinkUse:
     def all_of(cls, application_id: str, plans: Sequence[SubPlan]) -> tuple[SinkUse, ...]:
         tables = []
         for plan in plans:
-            node = plan.outside
-            if node is None or node.writes_outside is None:
+            node = plan.sink_node
+            if node is None or node.external_sink is None:
                 continue
-            sink = node.writes_outside
+            sink = node.external_sink
             source = plan.topics.all_sources[0] if node.reads_directly else None
             name = f"{application_id}/{node.name}"
             tables.append(cls(node.name, _shown(sink), name, sink.keyed, source))

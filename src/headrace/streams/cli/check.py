@@ -17,7 +17,7 @@ from headrace.streams.cli.options import (
 from headrace.streams.errors import MisconfiguredTopicError, MissingTopicError, TopologyChangedError
 from headrace.streams.plan.flow import upstream_of
 from headrace.streams.plan.identity import ChangelogLostError
-from headrace.streams.plan.key_sample import meetings_of, unnamed_keys_of
+from headrace.streams.plan.key_sample import mismatches_of, unnamed_keys_of
 from headrace.streams.plan.topic_plan import plan_internal_topics, topic_names
 from headrace.streams.plan.topics import describe_as
 from headrace.streams.tasks.lost_offsets import StateWithoutOffsetsError
@@ -62,7 +62,7 @@ def check(target: str, strict: bool, deployed: bool, settings: dict[str, Any]) -
             sys.exit(_compare(app))
     steps = list(unnamed_steps(plan.program.sub_topology for plan in app.plans))
     keys = list(unnamed_keys_of(app.topology, app.config))
-    for found in (*meetings_of(app.topology, app.config), *keys):
+    for found in (*mismatches_of(app.topology, app.config), *keys):
         click.echo(f"{found}\n")
     for message in calls_alone(plan.program.sub_topology for plan in app.plans):
         click.echo(f"Note: {message}\n")

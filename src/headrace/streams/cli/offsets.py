@@ -49,7 +49,7 @@ from headrace.streams.kafka.group_admin import GroupAdmin
 from headrace.streams.kafka.plain_producer import PlainProducer
 from headrace.streams.kafka.protocols import OffsetTarget, TopicPartition
 from headrace.streams.kafka.topic_reader import TopicReader
-from headrace.topology.serdes.partials import said_of_partial
+from headrace.topology.serdes.partials import describe_partial
 
 if TYPE_CHECKING:
     from headrace.streams.app import KafkaStreams
@@ -219,7 +219,7 @@ def _describe_partial(app: KafkaStreams, message: Message) -> str | None:
     """Describe a partial aggregate; None for a single record and outside of repartition topics."""
     own = {topic.name for plan in app.plans for topic in plan.topics.repartition_sources}
     headers: Any = message.headers()
-    return said_of_partial(headers, message.value()) if message.topic() in own else None
+    return describe_partial(headers, message.value()) if message.topic() in own else None
 
 
 @contextmanager

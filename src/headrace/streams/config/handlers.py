@@ -27,7 +27,7 @@ from headrace.topology.arguments import why_not_called_as
 from headrace.topology.context.context import is_header_name
 from headrace.topology.context.environment import Headers, Part
 from headrace.topology.errors import type_of
-from headrace.topology.functions import SourceLocation, place_of
+from headrace.topology.functions import SourceLocation, location_of
 from headrace.topology.naming import is_legal_topic
 
 Stage = Literal["deserialization", "processing", "production"]
@@ -208,7 +208,7 @@ class Handlers:
 
     def failed(self, failure: Failure, did: str, advice: str = "") -> HandlerFailedError:
         """Return the error to raise for a failed handler."""
-        return HandlerFailedError(failure, did, advice, place_of(self.of(failure.stage)))
+        return HandlerFailedError(failure, did, advice, location_of(self.of(failure.stage)))
 
 
 class HandlerFailedError(Exception):

@@ -29,7 +29,15 @@ from headrace.topology.external_sink import (
     SinkUnavailableError,
     SinkUnusableError,
 )
-from headrace.topology.operators.columns import Columns, Row, Types, as_json, parts_of, said_of, utc
+from headrace.topology.operators.columns import (
+    Columns,
+    Row,
+    Types,
+    as_json,
+    describe_write_error,
+    parts_of,
+    utc,
+)
 
 Encode = Callable[[Any], Any]
 
@@ -161,7 +169,7 @@ class ArrowRows:
         except _UnfitError:
             raise self.columns.refused(self._unfit(name, value), name, row) from None
         except Exception as error:  # the value's own class may raise anything
-            raise self.columns.refused(said_of(error), name, row) from error
+            raise self.columns.refused(describe_write_error(error), name, row) from error
 
     def _unfit(self, name: str, value: Any) -> str:
         kind = self.schema.field(name).type
@@ -176,13 +184,15 @@ class ArrowRows:
             try:
                 self._pyarrow.array([value], field.type)
             except UnicodeEncodeError as unicode:
-                return self.columns.refused(said_of(unicode), field.name, row)
+                return self.columns.refused(describe_write_error(unicode), field.name, row)
             except OverflowError:
                 reason = f"a number has more bits than {field.type}"
                 return self.columns.refused(reason, field.name, row)
             except Exception:
                 return self.columns.refused(self._unfit(field.name, value), field.name, row)
-        return SinkRefusedError(said_of(error), table=self.columns.table, column=field.name)
+        return SinkRefusedError(
+            describe_write_error(error), table=self.columns.table, column=field.name
+        )
 
 
 def schema_of(columns: ArrowColumns, database: str) -> Any:

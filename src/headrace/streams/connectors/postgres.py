@@ -35,7 +35,14 @@ from headrace.topology.external_sink import (
     SinkUnavailableError,
     SinkUnusableError,
 )
-from headrace.topology.operators.columns import Columns, Row, Types, as_json, require_bool, said_of
+from headrace.topology.operators.columns import (
+    Columns,
+    Row,
+    Types,
+    as_json,
+    describe_write_error,
+    require_bool,
+)
 from headrace.topology.windows import duration_ms
 
 # Columns of many rows as PostgreSQL array literals.
@@ -133,7 +140,7 @@ def converted(
         if columns is None or culprit is None:
             raise
         found = culprit(is_client=True)
-        raise found or SinkRefusedError(said_of(error), table=columns.table) from error
+        raise found or SinkRefusedError(describe_write_error(error), table=columns.table) from error
 
 
 def _refused(error: Any, table: str, rows: Sequence[SinkRow]) -> SinkRefusedError:
@@ -185,7 +192,7 @@ def client_s(error: BaseException) -> str:
         return "text with a NUL, which PostgreSQL does not have"
     if "lists of mixed types" in text:
         return "a list of values of several types"
-    return said_of(error)
+    return describe_write_error(error)
 
 
 def reason_of(error: Any) -> str:
@@ -488,7 +495,9 @@ class _PostgresConnection:
             try:
                 encoded[at] = encode(value)
             except Exception as error:  # the value's own class may raise anything
-                raise columns.refused(said_of(error), (names or columns.names)[at], row) from error
+                raise columns.refused(
+                    describe_write_error(error), (names or columns.names)[at], row
+                ) from error
         return values if encoded is None else tuple(encoded)
 
     def _not_dumped(self, rows: Sequence[Named]) -> SinkRefusedError | None:

@@ -30,8 +30,8 @@ from headrace.topology.operators.columns import (
     Row,
     Types,
     as_json,
+    describe_write_error,
     require_bool,
-    said_of,
     utc,
 )
 from headrace.topology.windows import duration_ms
@@ -433,7 +433,7 @@ def _bindable(
             try:
                 value = write(value)
             except Exception as error:  # the value's own class may raise anything
-                raise columns.refused(said_of(error), name, row) from error
+                raise columns.refused(describe_write_error(error), name, row) from error
         if not isinstance(value, (int, float, str, bytes, type(None))):
             reason = f"SQLite has no type for a {type(value).__name__}; {columns.advice(name)}"
             raise columns.refused(reason, name, row)
@@ -451,7 +451,7 @@ def _unbound(value: Any) -> str | None:
         try:
             value.encode()
         except UnicodeEncodeError as error:
-            return said_of(error)
+            return describe_write_error(error)
     return None
 
 
@@ -471,7 +471,7 @@ def _converted(
         raise SinkRefusedError(str(error), table=table, column=name) from error
     except (sqlite3.DataError, OverflowError, UnicodeEncodeError) as error:
         found = culprit() if culprit is not None else None
-        reason = str(error) if isinstance(error, sqlite3.DataError) else said_of(error)
+        reason = str(error) if isinstance(error, sqlite3.DataError) else describe_write_error(error)
         raise found or SinkRefusedError(reason, table=table) from error
     except sqlite3.OperationalError as error:
         raise _of_file(error, path, columns) from error

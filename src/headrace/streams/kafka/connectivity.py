@@ -19,7 +19,7 @@ import confluent_kafka
 import confluent_kafka.admin
 from confluent_kafka import KafkaError, KafkaException
 
-from headrace.state.log import Say, get_logger
+from headrace.state.log import LogMethod, get_logger
 from headrace.streams.config.secrets import revealed, written_as
 from headrace.streams.errors import (
     ConfigError,
@@ -391,8 +391,8 @@ class UnreachableBrokers:
     def __init__(
         self,
         *,
-        warn: Say,
-        info: Say,
+        warn: LogMethod,
+        info: LogMethod,
         probe: Callable[[str], Callable[[], bool]],
         all_gone: Callable[[], bool],
         ended: threading.Event,

@@ -22,7 +22,7 @@ from headrace.streams.plan.progress import MAX_BYTES
 from headrace.topology.context.operator_spec import RowKind
 from headrace.topology.graph.graph import Node, SubTopology
 from headrace.topology.processors.store import Store
-from headrace.topology.processors.versioned_store import VersionedFace
+from headrace.topology.processors.versioned_store import VersionedStoreFactory
 from headrace.topology.serdes._serde import completed
 from headrace.topology.serdes.serde_schemas import schema_of
 from headrace.topology.serdes.windows_serde import WindowStoreSerde
@@ -46,8 +46,8 @@ def filler_of(sub: SubTopology, store: str) -> Node | None:
 def row_kind_of(node: Node | None, store: Store) -> RowKind:
     kind = RowKind("") if node is None else node.row_kind
     spans, fixed = dict(kind.spans), kind.fixed
-    if isinstance(store.face, VersionedFace):
-        spans["history"] = store.face.history_ms
+    if isinstance(store.factory, VersionedStoreFactory):
+        spans["history"] = store.factory.history_ms
     if (node is None or not kind.kind or node.is_processor) and isinstance(
         store.key, WindowStoreSerde
     ):
@@ -55,7 +55,7 @@ def row_kind_of(node: Node | None, store: Store) -> RowKind:
         fixed |= {"size"}
     if store.spec.retention_ms is not None:
         spans["retention"] = store.spec.retention_ms
-    return RowKind(kind.kind, spans, fixed, kind.unsaid)
+    return RowKind(kind.kind, spans, fixed, kind.unrecorded)
 
 
 FORMAT = 1
@@ -81,7 +81,7 @@ class DeployedStore:
         value_schema: the schema of the values, likewise.
         fixed: the spans whose change makes existing rows unreadable; known for the program only,
             and neither stored nor compared.
-        unsaid: the value of a span that is missing in `spans`; known for the program only.
+        unrecorded: the value of a span that is missing in `spans`; known for the program only.
     """
 
     name: str
@@ -99,7 +99,7 @@ class DeployedStore:
     key_schema: str = ""
     value_schema: str = ""
     fixed: frozenset[str] = field(default=frozenset(), compare=False, repr=False)
-    unsaid: Spans = field(default=(), compare=False, repr=False)
+    unrecorded: Spans = field(default=(), compare=False, repr=False)
 
     @property
     def shape(self) -> tuple[str, str, str]:
@@ -149,7 +149,7 @@ class DeployedSub:
     reads: tuple[str, ...]
 
 
-_KNOWN_HERE = frozenset({"fixed", "unsaid"})
+_KNOWN_HERE = frozenset({"fixed", "unrecorded"})
 """Fields that are not stored, because they follow from the program."""
 
 D = TypeVar("D", DeployedStore, DeployedTopic)
@@ -189,9 +189,9 @@ class Deployment:
             tuple(store for sub in subs for store in _stores(sub, config)),
             tuple(topic for sub in subs for topic in _topics(sub, subs, config)),
             tuple(
-                DeployedSink(sub.outside.name, _reads(sub))
+                DeployedSink(sub.sink_node.name, _reads(sub))
                 for sub in subs
-                if sub.outside is not None and sub.outside.reads_directly
+                if sub.sink_node is not None and sub.sink_node.reads_directly
             ),
         )
 
@@ -366,7 +366,7 @@ def _stores(sub: SubTopology, config: StreamsConfig) -> Iterator[DeployedStore]:
             key_schema=schema_of(key),
             value_schema=schema_of(value),
             fixed=rows.fixed,
-            unsaid=tuple(rows.unsaid.items()),
+            unrecorded=tuple(rows.unrecorded.items()),
         )
 
 

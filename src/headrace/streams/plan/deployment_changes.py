@@ -373,8 +373,8 @@ def _step_changes(old: DeployedStore, new: DeployedStore) -> Iterator[TopologyCh
             "because it failed at its start, accept the change",
         )
         return
-    unsaid = dict(new.unsaid)
-    was, now = unsaid | dict(old.spans), unsaid | dict(new.spans)
+    unrecorded = dict(new.unrecorded)
+    was, now = unrecorded | dict(old.spans), unrecorded | dict(new.spans)
     # Compare missing spans only if both descriptions have them: older releases did not store any.
     is_whole = bool(before and after) and old.layout == new.layout
     for span in sorted(was.keys() | now.keys() if is_whole else was.keys() & now.keys()):

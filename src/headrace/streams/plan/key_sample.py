@@ -15,7 +15,11 @@ from headrace.state.codec import partition_for_key
 from headrace.streams.config.config import StreamsConfig
 from headrace.streams.kafka.protocols import Log, ReceivedMessage, TopicPartition
 from headrace.streams.plan.plan import SubPlan, optimized
-from headrace.topology.checks.key_meetings import KeyMeeting, inputs_that_meet, key_meetings
+from headrace.topology.checks.key_mismatches import (
+    KeyMismatch,
+    copartitioned_inputs,
+    key_mismatches,
+)
 from headrace.topology.checks.unnamed import UnnamedKey, unnamed_keys
 from headrace.topology.errors import KeySerdeWarning
 from headrace.topology.graph.combinable import FoldSeen, folds_of
@@ -25,8 +29,8 @@ from headrace.topology.topology import Topology
 # Notes on a plan before it runs: keys that may not match, and mergers without effect.
 
 
-def meetings_of(topology: Topology, config: StreamsConfig) -> Iterator[KeyMeeting]:
-    return key_meetings(optimized(topology, config), config.default_key_serde)
+def mismatches_of(topology: Topology, config: StreamsConfig) -> Iterator[KeyMismatch]:
+    return key_mismatches(optimized(topology, config), config.default_key_serde)
 
 
 def unnamed_keys_of(topology: Topology, config: StreamsConfig) -> Iterator[UnnamedKey]:
@@ -44,8 +48,8 @@ def folds_as_run(topology: Topology, config: StreamsConfig) -> Iterator[FoldSeen
 
 
 def log_plan_notes(topology: Topology, config: StreamsConfig, log: Log) -> None:
-    for meeting in meetings_of(topology, config):
-        log.warning("keys_may_not_match", store=meeting.store, reason=str(meeting))
+    for mismatch in mismatches_of(topology, config):
+        log.warning("keys_may_not_match", store=mismatch.store, reason=str(mismatch))
     for seen in folds_as_run(topology, config):
         if seen.is_declared and seen.combining is None:
             call = seen.fold.word
@@ -54,7 +58,7 @@ def log_plan_notes(topology: Topology, config: StreamsConfig, log: Log) -> None:
 
 def warn_of_keys(topology: Topology, config: StreamsConfig, *, above: int) -> None:
     """Warn of keys; `above` is the number of stack frames between this function and the test."""
-    for finding in (*meetings_of(topology, config), *unnamed_keys_of(topology, config)):
+    for finding in (*mismatches_of(topology, config), *unnamed_keys_of(topology, config)):
         warnings.warn(str(finding), KeySerdeWarning, stacklevel=above + 2)
 
 
@@ -115,4 +119,4 @@ def _met_by_own(subs: Iterable[SubTopology]) -> Iterator[str]:
     chosen = {sink.topic for sink in sinks if sink.partitioner is not None}
     own_topics = {sink.topic for sink in sinks if isinstance(sink.topic, str)} - chosen
     for sub in subs:
-        yield from inputs_that_meet(sub, own=own_topics, chosen=chosen)
+        yield from copartitioned_inputs(sub, own=own_topics, chosen=chosen)

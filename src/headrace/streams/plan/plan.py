@@ -17,7 +17,7 @@ from headrace.streams.plan.topic_plan import (
     SubTopologyTopics,
     changelog_config,
 )
-from headrace.topology.checks.key_meetings import refuse_unequal_keys
+from headrace.topology.checks.key_mismatches import require_matching_keys
 from headrace.topology.checks.loops import refuse_loops, refuse_shared_sinks
 from headrace.topology.compile.codegen import CompileOptions
 from headrace.topology.compile.compiler import Program, compile_sub_topology
@@ -176,9 +176,9 @@ class SubPlan:
         return self.program.sub_topology.id
 
     @property
-    def outside(self) -> Node | None:
+    def sink_node(self) -> Node | None:
         """The node that writes to an external sink, or None."""
-        return self.program.sub_topology.outside
+        return self.program.sub_topology.sink_node
 
     @property
     def restored_from(self) -> tuple[str, ...]:
@@ -272,7 +272,7 @@ def plan_application(topology: Topology, config: StreamsConfig) -> tuple[SubPlan
     options = config.compile_options
     topology = optimized(topology, config)
     refuse_shared_sinks(topology)
-    refuse_unequal_keys(topology, options.default_key)
+    require_matching_keys(topology, options.default_key)
     _refuse_lost_letters(topology, config)
     topology = bound_to_topics(
         topology,
@@ -289,11 +289,11 @@ def plan_application(topology: Topology, config: StreamsConfig) -> tuple[SubPlan
 
 def _refuse_lost_letters(topology: Topology, config: StreamsConfig) -> None:
     """Refuse dead letters without a topic, and a dead-letter topic that is never written to."""
-    asking = [node.name for node in topology.nodes if node.answer == "dead_letter"]
+    asking = [node.name for node in topology.nodes if node.failure_reaction == "dead_letter"]
     sources = [source for node in topology.nodes if (source := node.as_source) is not None]
     for source in sources:
         extractor = source.timestamps or config.default_timestamp_extractor
-        if getattr(extractor, "answer", None) == "dead_letter" and not source.internal:
+        if getattr(extractor, "failure_reaction", None) == "dead_letter" and not source.internal:
             asking.append(source.name)
     handlers = config.handlers
     if handlers.dead_letter_topic is None:
@@ -314,7 +314,7 @@ def _refuse_lost_letters(topology: Topology, config: StreamsConfig) -> None:
 
 def _require_committed_reads(topology: Topology, config: StreamsConfig) -> None:
     """Refuse external sinks with read_uncommitted, because their writes cannot be rolled back."""
-    node = next((s.outside for s in topology.sub_topologies if s.outside is not None), None)
+    node = next((s.sink_node for s in topology.sub_topologies if s.sink_node is not None), None)
     if node is not None and not config.reads_committed:
         raise ConfigError(
             "consumer.isolation.level is read_uncommitted, and records may still be aborted after "

@@ -171,8 +171,8 @@ class SimulationResult:
         for topic in self._simulation.output_topics():
             found += differences(topic, self.outputs(topic), expected.outputs(topic))
         for plan in self._simulation.plans:
-            if plan.outside is not None:
-                name = plan.outside.name
+            if plan.sink_node is not None:
+                name = plan.sink_node.name
                 rows = _pairs(self.sink(name)), _pairs(expected.sink(name))
                 found += differences(f"table {name}", *rows)
             for store in plan.changelogs:

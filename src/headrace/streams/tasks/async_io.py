@@ -143,7 +143,7 @@ Ts = TypeVarTuple("Ts")
 class OneByOne:
     """Sequential caller of user functions, deterministic for tests and simulations."""
 
-    gathers: ClassVar[bool] = True
+    batches_records: ClassVar[bool] = True
 
     def __init__(self) -> None:
         self._loop: JumpingLoop | None = None
@@ -405,8 +405,8 @@ CLOSE_S = 5.0
 class LiveCalls:
     """Caller of user functions for a live worker."""
 
-    def __init__(self, *, gathers: bool = True) -> None:
-        self.gathers = gathers
+    def __init__(self, *, batches_records: bool = True) -> None:
+        self.batches_records = batches_records
         self._threads = Threads()
         self._loop: SharedLoop | None = None
 

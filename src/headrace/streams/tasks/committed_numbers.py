@@ -129,7 +129,7 @@ class TimesWritten:
         held: list[tuple[Number, Sequence[Operator]]] = []
         for topic, writers in self._written.items():
             nodes = writers.holders[sub]
-            holding = [op for name, op in operators.items() if name in nodes and op.holds_results]
+            holding = [op for name, op in operators.items() if name in nodes and op.delays_results]
             if holding:
                 held.append((number(f"{HELD}.{writers.name}"), holding))
             if nodes & writers.processors:
@@ -169,7 +169,7 @@ class TimesWritten:
     def note(self) -> None:
         """Set the numbers for a commit."""
         for number, operators in self._held:
-            times = [time for op in operators if (time := op.held_from()) is not None]
+            times = [time for op in operators if (time := op.earliest_waiting()) is not None]
             number.value = min(times, default=-1)
         for shift in self._shifts.values():
             if shift.seen is not None:

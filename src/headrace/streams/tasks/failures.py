@@ -32,7 +32,7 @@ from headrace.streams.config.handlers import (
 from headrace.streams.errors import LetterTooLargeError, RecordTooLargeError, StreamsError
 from headrace.streams.kafka.protocols import Log
 from headrace.topology.compile.compiler import Program
-from headrace.topology.context.environment import Answered, Headers, Part, Send
+from headrace.topology.context.environment import FailureReaction, Headers, Part, Send
 from headrace.topology.context.task_context import TaskContext
 from headrace.topology.errors import (
     BadRecordError,
@@ -148,7 +148,7 @@ def _called(chain: list[BaseException]) -> list[str]:
     functions = () if failed is None else failed.functions
     node = getattr(failed, "node", None)
     return [
-        f"{function.whole} (called by {node})"
+        f"{function.absolute} (called by {node})"
         for function in functions
         if function.file is not None and is_the_users(function.file)
     ]
@@ -267,7 +267,7 @@ class RecordErrors:
         value: Any,
         timestamp: int,
         headers: Headers | None,
-        answer: Answered,
+        answer: FailureReaction,
     ) -> None:
         """Skip a record that a node fails on, as the operator itself requests."""
         record = NodeRecord(key, value, timestamp, headers)
@@ -293,7 +293,7 @@ class RecordErrors:
         record: NodeRecord | None = None,
         part: Part | None = None,
         *,
-        answer: Answered | None = None,
+        answer: FailureReaction | None = None,
     ) -> None:
         cause = error.error if isinstance(error, EarlierRecordError) else error
         if not _is_about_a_record(cause):

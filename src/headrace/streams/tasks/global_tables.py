@@ -58,7 +58,7 @@ from headrace.topology.compile.codegen import NullKeyPolicy
 from headrace.topology.context.context import TableView
 from headrace.topology.errors import NullKeyError, RegistryError, SerdeError
 from headrace.topology.processors.store import Store
-from headrace.topology.processors.store_faces import store_key
+from headrace.topology.processors.store_wrappers import store_key
 
 # Handling of records of a global topic that cannot be decoded to rows.
 

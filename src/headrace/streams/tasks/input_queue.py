@@ -149,24 +149,24 @@ RUN_MS = 50
 class RecordRun:
     """Records of a run, until the task has to wait."""
 
-    __slots__ = ("_context", "_gathers", "batch", "count")
+    __slots__ = ("_batches", "_context", "batch", "count")
 
     def __init__(
-        self, batch: Sequence[ReceivedMessage], context: TaskContext, *, gathers: bool
+        self, batch: Sequence[ReceivedMessage], context: TaskContext, *, batches_records: bool
     ) -> None:
         self.batch = batch
         self._context = context
-        self._gathers = gathers
+        self._batches = batches_records
         self.count = 0
 
     def __iter__(self) -> Iterator[ReceivedMessage]:
-        context, budget, gathers = self._context, self._context.emission, self._gathers
+        context, budget, batches = self._context, self._context.emission, self._batches
         context.has_waited = False
-        ends_ms = context.now_ms() + RUN_MS if gathers else 0
+        ends_ms = context.now_ms() + RUN_MS if batches else 0
         for message in self.batch:
             self.count += 1
             yield message
-            if budget.is_spent or (gathers and (context.has_waited or context.now_ms() >= ends_ms)):
+            if budget.is_spent or (batches and (context.has_waited or context.now_ms() >= ends_ms)):
                 return
 
     def ended(self, queue: InputQueue) -> Sequence[ReceivedMessage]:

@@ -48,9 +48,9 @@ from headrace.topology.context.environment import Send, TaskEnvironment
 from headrace.topology.context.punctuation import NEVER_MS
 from headrace.topology.context.task_context import TaskContext
 from headrace.topology.errors import LAST_TIME_MS, RefusedTimestampError
-from headrace.topology.operators.combining import caches_bytes, partials_among, partials_bytes
+from headrace.topology.operators.combining import caches_bytes, partials_bytes, partials_in
 from headrace.topology.serdes import Serde
-from headrace.topology.serdes.kept import exact_types, keeper, kept
+from headrace.topology.serdes.normalise import exact_types, normalised, normaliser
 from headrace.topology.timestamps import TimestampAssigner
 
 # Buffers of a task's stores: creation, and the rows that a commit reads from them.
@@ -64,15 +64,15 @@ LocalRows = Sequence[tuple[bytes, "bytes | None"]]
 def buffers_of(spec: TaskSpec, state: TaskState) -> dict[str, Buffer]:
     buffers = {}
     for store in spec.stores:
-        serde, hold = spec.value_serdes[store.name], spec.program.holds[store.name]
+        serde, stored_form = spec.value_serdes[store.name], spec.program.stored_forms[store.name]
         # With a handler, a record whose row cannot be encoded is skipped, so check immediately.
-        checks = spec.program.options.handles_errors and hold == "bytes"
+        checks = spec.program.options.handles_errors and stored_form == "bytes"
         coding = Coding(
             encode=serde.serialize,
             decode=serde.deserialize,
-            hold=hold,
+            stored_form=stored_form,
             exact=_NULL if checks else exact_types(serde),
-            keep=partial(_checked, serde) if checks else keeper(serde),
+            keep=partial(_checked, serde) if checks else normaliser(serde),
         )
         buffers[store.name] = make_buffer(store.spec, state.store(store.name), coding)
     return buffers
@@ -81,7 +81,7 @@ def buffers_of(spec: TaskSpec, state: TaskState) -> dict[str, Buffer]:
 def _checked(serde: Serde[Any], value: Any) -> Any:
     """Return the stored form of a value; raise if the value cannot be encoded."""
     serde.serialize(value)
-    return kept(serde, value)
+    return normalised(serde, value)
 
 
 def local_rows(buffers: Mapping[str, Buffer], deltas: Mapping[str, Delta]) -> dict[str, LocalRows]:
@@ -245,9 +245,9 @@ class Task:
         return tuple(self.start)
 
     @property
-    def gathers(self) -> bool:
+    def batches_records(self) -> bool:
         """Whether its runs end after async calls, and need no other limit."""
-        return self._bound.gathers and self.context.calls.gathers
+        return self._bound.batches_records and self.context.calls.batches_records
 
     @property
     def external_inputs(self) -> Sequence[TopicPartition]:
@@ -307,7 +307,7 @@ class Task:
         Results of closed windows that the last commit has left are emitted first; if more is left
         for the next commit, no record is processed before that.
         """
-        self.emit_left()
+        self.emit_remaining()
         done = 0
         while done < max_records and not self.context.emission.is_spent:
             waiting = [tp for tp, queue in self._queues.items() if queue]
@@ -326,9 +326,13 @@ class Task:
         return done
 
     def _run(self, tp: TopicPartition, batch: Sequence[ReceivedMessage]) -> int:
-        gathers = self.gathers
-        may_end = gathers or (self._emitting and self.context.emission.is_bounded)
-        run = RecordRun(batch, self.context, gathers=gathers) if may_end else BatchCursor(batch)
+        batches_records = self.batches_records
+        may_end = batches_records or (self._emitting and self.context.emission.is_bounded)
+        run = (
+            RecordRun(batch, self.context, batches_records=batches_records)
+            if may_end
+            else BatchCursor(batch)
+        )
         self._reading = run
         self._undecodable.clear()
         try:
@@ -433,7 +437,7 @@ class Task:
         return partials_bytes(self._bound.pending, records)
 
     def send_partials(self) -> None:
-        for partial_aggregates in partials_among(self._bound.pending):
+        for partial_aggregates in partials_in(self._bound.pending):
             try:
                 partial_aggregates.send()
             except BaseException as error:
@@ -469,24 +473,24 @@ class Task:
     def _advance_operators(self, time: int) -> None:
         """Advance the operators, upstream first, until an operator has results left."""
         operators = self._bound.operators.values()
-        emits = any(operator.is_due(time) for operator in operators) or self.has_results_left()
+        emits = any(operator.is_due(time) for operator in operators) or self.has_remaining_results()
         for operator in operators:
             while emits and self.cached_updates():
                 self._bound.flush()
-            if operator.has_results_left():
-                operator.emit_left()
+            if operator.has_remaining_results():
+                operator.emit_remaining()
             operator.advance(time)
-            if operator.has_results_left():
+            if operator.has_remaining_results():
                 return
         self.context.advance(time)
 
-    def has_results_left(self) -> bool:
+    def has_remaining_results(self) -> bool:
         """Return whether results of closed windows and the like wait for the next commit."""
-        return self._closes_idle or any(op.has_results_left() for op in self._emitting)
+        return self._closes_idle or any(op.has_remaining_results() for op in self._emitting)
 
-    def emit_left(self) -> None:
+    def emit_remaining(self) -> None:
         """Emit results left by the last commit, if any, within the budget of the next commit."""
-        if not self.has_results_left():
+        if not self.has_remaining_results():
             return
         if self._closes_idle:
             self.close_idle()
@@ -497,8 +501,8 @@ class Task:
                 self._advance_operators(self.context.watermark)
             else:
                 for operator in self._emitting:
-                    if operator.has_results_left():
-                        operator.emit_left()
+                    if operator.has_remaining_results():
+                        operator.emit_remaining()
         except BaseException as error:
             self._raise(error)
         self.moved = self.moved or self.context.emission.count != before
@@ -510,12 +514,12 @@ class Task:
             while self.cached_updates():
                 self.flush()
             try:
-                if operator.has_results_left():
-                    operator.emit_left()
+                if operator.has_remaining_results():
+                    operator.emit_remaining()
                 operator.close_idle()
             except BaseException as error:
                 self._raise(error)
-            if operator.has_results_left():
+            if operator.has_remaining_results():
                 return
         self._closes_idle = False
 

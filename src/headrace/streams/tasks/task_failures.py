@@ -38,7 +38,7 @@ from headrace.topology.errors import (
 from headrace.topology.external_sink import SinkRefusedError
 from headrace.topology.functions import is_ours
 from headrace.topology.graph.graph import Sink
-from headrace.topology.serdes.partials import said_of_partial
+from headrace.topology.serdes.partials import describe_partial
 
 # Attribution of an error to a range of offsets if the exact record is unknown.
 #
@@ -219,7 +219,7 @@ def _record_error(
 def _of_partial(spec: TaskSpec, error: BaseException, record: Any) -> str:
     if record is None or record.topic() not in spec.internal_topics:
         return ""
-    description = said_of_partial(record.headers(), record.value())
+    description = describe_partial(record.headers(), record.value())
     return (
         ""
         if description is None or isinstance(error, PartialError)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
-from headrace.state.buffers import RowsKept, bound_caches
+from headrace.state.buffers import BoundedCache, bound_caches
 from headrace.state.store import TaskState
 from headrace.streams.config.config import StreamsConfig
 from headrace.streams.config.handlers import Handlers
@@ -294,7 +294,7 @@ class OwnedTask:
     @property
     def reads_directly(self) -> bool:
         """Whether it writes a topic that the application does not write to an external sink."""
-        return self.plan.outside is not None and self.plan.outside.reads_directly
+        return self.plan.sink_node is not None and self.plan.sink_node.reads_directly
 
     @property
     def state(self) -> str:
@@ -351,7 +351,7 @@ def request_sink_positions(
     """Request the positions of external sinks; run in the background."""
     by_plan: dict[int, list[OwnedTask]] = {}
     for task in tasks:
-        if task.plan.outside is not None:
+        if task.plan.sink_node is not None:
             by_plan.setdefault(task.plan.id, []).append(task)
     positions: dict[TaskId, StartPosition] = {}
     for tasks_of_plan in by_plan.values():
@@ -362,14 +362,14 @@ def request_sink_positions(
 def _request_positions_of(
     connections: SinkConnections, tasks: Sequence[OwnedTask], topic_ids: Mapping[str, str]
 ) -> dict[TaskId, StartPosition]:
-    node = tasks[0].plan.outside
+    node = tasks[0].plan.sink_node
     assert node is not None
-    assert node.writes_outside is not None
+    assert node.external_sink is not None
     (topic,) = {tp.topic for task in tasks for tp in task.inputs}
     # A re-created topic has different records at the same offsets.
     source = f"{topic}@{topic_ids[topic]}" if topic in topic_ids else topic
     partitions = [task.id.partition for task in tasks]
-    answer = connections.positions(node.name, node.writes_outside, source, partitions)
+    answer = connections.positions(node.name, node.external_sink, source, partitions)
     if isinstance(answer, SinkUnavailableError):
         return {task.id: StartPosition(source, error=answer) for task in tasks}
     name, batching = connections.name_of(node.name), connections.batching(node.name)
@@ -508,7 +508,7 @@ class Tasks:
     def running(self) -> list[Task]:
         return list(dict.fromkeys(self._readers.values()))
 
-    def bound_caches(self, other_caches: Iterable[RowsKept]) -> None:
+    def bound_caches(self, other_caches: Iterable[BoundedCache]) -> None:
         """Limit the read caches of all stores, and other caches, which belong to no task."""
         buffers = [buffer for task in self.running for buffer in task.buffers]
         bound_caches((*buffers, *other_caches), self._read_cache_bytes)
@@ -629,7 +629,7 @@ class Tasks:
         return self._sinks.unanswered()
 
     def _may_start(self, owned: OwnedTask) -> bool:
-        node = owned.plan.outside
+        node = owned.plan.sink_node
         return node is None or self._sinks.is_asked_now(node.name)
 
     def advance(self) -> None:
@@ -677,7 +677,7 @@ class Tasks:
         require_same_topics(owned, start, metadata.topic_ids)
         owned.sink_position = metadata.sink_positions.get(owned.id)
         if owned.sink_position is not None:
-            node = owned.plan.outside
+            node = owned.plan.sink_node
             assert node is not None
             if owned.sink_position.error is not None:
                 self._sinks.unavailable(node.name, owned.sink_position.error)
@@ -767,7 +767,7 @@ class Tasks:
             self.run(owned.task)
 
     def _send_of(self, plan: SubPlan) -> Send:
-        if plan.outside is not None:
+        if plan.sink_node is not None:
             return self._send_dead_letter
         send = self._make_send()
         return (

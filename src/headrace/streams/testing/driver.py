@@ -171,7 +171,7 @@ class TopologyTestDriver:
         warn_of_keys(topology, self._config, above=1)
         self._global_plans = plan_global_tables(topology, self._config)
         self._names = DriverNames(self._plans, self._config, self._global_plans)
-        outside = [plan.outside for plan in self._plans if plan.outside is not None]
+        outside = [plan.sink_node for plan in self._plans if plan.sink_node is not None]
         self._sinks = {node.name: _in_memory(node) for node in outside}
         counts = default_partitions(self._plans) if partitions is None else partitions
         self._clock = ManualClock(to_ms(now, "now"))
@@ -464,8 +464,8 @@ class TopologyTestDriver:
 
 
 def _in_memory(node: Node) -> MemorySink:
-    assert node.writes_outside is not None
-    return MemorySink(keyed=node.writes_outside.keyed)
+    assert node.external_sink is not None
+    return MemorySink(keyed=node.external_sink.keyed)
 
 
 def _with_commit_mode(config: StreamsConfig, commit: CommitMode) -> StreamsConfig:

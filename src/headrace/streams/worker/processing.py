@@ -105,10 +105,10 @@ class Processing:
 
     def _emit_left(self) -> None:
         for task in self._tasks.running:
-            if task.has_results_left():
+            if task.has_remaining_results():
                 self._transactions.begin()
                 with self.attributing_errors(), self.working():
-                    task.emit_left()
+                    task.emit_remaining()
 
     def _send_partials(self, processed: int) -> None:
         """Forward partial aggregates: every `PARTIALS_S`, or if no records were processed."""
@@ -133,7 +133,9 @@ class Processing:
             oldest_ms = min((head.timestamp()[1] for head in heads), default=-1)
             if self._tracer.samples:
                 self._tracer.sample(heads)
-            if task.gathers:  # it ends after its first wait, and small batches would wait longer
+            if (
+                task.batches_records
+            ):  # it ends after its first wait, and small batches would wait longer
                 share = self._config.max_poll_records
             room = (
                 self._progress_guard.room
@@ -143,14 +145,14 @@ class Processing:
             most = min(share, self._backpressure.room(task), room)
             count = task.process(1 if self._progress_guard.isolates_records else most)
             self._counters.ran(task.id, count, oldest_ms=oldest_ms)
-            if count and not task.gathers:
+            if count and not task.batches_records:
                 seconds = self._clock.monotonic_s() - started
                 self._chunk.succeeded(count * sharing, seconds * sharing)
             if task.context.outbox is None:
                 self._progress_guard.add_records(count)
             self._backpressure.has_read(task, count)
-            held_bytes = task.caches_bytes() + task.partials_bytes(count)
-            if held_bytes > self._config.statestore_cache_max_bytes:
+            memory_bytes = task.caches_bytes() + task.partials_bytes(count)
+            if memory_bytes > self._config.statestore_cache_max_bytes:
                 task.flush()
         return count
 

@@ -297,13 +297,13 @@ class SinkWrites:
         outbox, task = now.outbox, now.task
         if outbox.batching is not None and not now.rows:
             return  # the group's offset is sufficient to pass records without rows
-        sink = task.spec.program.sub_topology.outside
+        sink = task.spec.program.sub_topology.sink_node
         assert sink is not None
-        assert sink.writes_outside is not None
+        assert sink.external_sink is not None
         batch = SinkBatch(
             outbox.source, task.id.partition, outbox.position, now.next_offset, now.rows
         )
-        self.connections.write(outbox.node, sink.writes_outside, batch)
+        self.connections.write(outbox.node, sink.external_sink, batch)
         outbox.wrote(now.next_offset)
         self.probe("sink_written")
 

@@ -16,7 +16,7 @@ from headrace.streams.kafka.protocols import Clock, Log
 from headrace.streams.tasks.failures import describe_failure, log_failure
 from headrace.streams.worker.restarts import RestartLimits, Restarts
 from headrace.topology.arguments import why_not_called_as
-from headrace.topology.functions import place_of
+from headrace.topology.functions import location_of
 
 NAME = "uncaught_error_handler"
 
@@ -169,6 +169,6 @@ _VALID_RESPONSES = (
 
 
 def _handler_name(handler: UncaughtErrorHandler) -> str:
-    location = place_of(handler)
-    known = None if location is None else location.whole or location.name
+    location = location_of(handler)
+    known = None if location is None else location.absolute or location.name
     return NAME if known is None else f"{NAME} at {known}"

@@ -262,7 +262,7 @@ class Worker:
         running = self.tasks.running
         if self._restorer.is_active or any(map(self._fetch.is_ready, running)):
             return 0.0
-        if any(task.has_results_left() for task in running):
+        if any(task.has_remaining_results() for task in running):
             return 0.0
         waiting_s = WAITING_POLL_S if self.tasks.are_waiting else math.inf
         idle_s = min(self._config.poll_ms / 1000, self._until_punctuation_s(), waiting_s)

@@ -30,29 +30,30 @@ def _forms(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[str]:
     (kind,), (old_kind,) = new, old
     if kind != old_kind:
         return
-    mine, theirs = new[kind], old[kind]
+    new_form, old_form = new[kind], old[kind]
     if kind == "of":
-        for part in mine:
-            if part in theirs:
-                yield from _forms(mine[part], theirs[part])
+        for part in new_form:
+            if part in old_form:
+                yield from _forms(new_form[part], old_form[part])
     elif kind == "json":
-        yield from _Json(mine.get("$defs", {}), theirs.get("$defs", {})).look(mine, theirs, "$")
+        schemas = _Json(new_form.get("$defs", {}), old_form.get("$defs", {}))
+        yield from schemas.dropped(new_form, old_form, "$")
     elif kind == "registered":
-        yield from _Avro({}, {}).look(mine, theirs, "$")
+        yield from _Avro({}, {}).dropped(new_form, old_form, "$")
 
 
 @dataclass(slots=True)
 class _Json:
-    mine: Mapping[str, Any]
-    theirs: Mapping[str, Any]
+    new_definitions: Mapping[str, Any]
+    old_definitions: Mapping[str, Any]
     seen: set[tuple[str, str]] = field(default_factory=set)
 
-    def look(self, new: Any, old: Any, where: str) -> Iterator[str]:
+    def dropped(self, new: Any, old: Any, where: str) -> Iterator[str]:
         pair = (new.get("$ref", ""), old.get("$ref", ""))
         if all(pair) and pair in self.seen:
             return
         self.seen.add(pair)
-        new, old = resolved(new, self.mine), resolved(old, self.theirs)
+        new, old = resolved(new, self.new_definitions), resolved(old, self.old_definitions)
         if "anyOf" in new or "anyOf" in old:
             yield from self._unions(new, old, where)
         elif new.get("type") == old.get("type") == "object":
@@ -64,48 +65,49 @@ class _Json:
         for writer in old.get("anyOf", [old]):
             for reader in new.get("anyOf", [new]):
                 if self._reads(reader, writer):
-                    yield from self.look(reader, writer, where)
+                    yield from self.dropped(reader, writer, where)
                     break
 
     def _reads(self, reader: Any, writer: Any) -> bool:
-        mine, theirs = resolved(reader, self.mine), resolved(writer, self.theirs)
-        whole = {**mine, "$defs": self.mine}, {**theirs, "$defs": self.theirs}
-        return mine.get("type") == theirs.get("type") and unreadable_json(*whole) is None
+        new = resolved(reader, self.new_definitions)
+        old = resolved(writer, self.old_definitions)
+        schemas = {**new, "$defs": self.new_definitions}, {**old, "$defs": self.old_definitions}
+        return new.get("type") == old.get("type") and unreadable_json(*schemas) is None
 
     def _objects(self, new: Any, old: Any, where: str) -> Iterator[str]:
-        mine, rest = new.get("properties", {}), new.get("additionalProperties")
+        properties, rest = new.get("properties", {}), new.get("additionalProperties")
         for name, schema in old.get("properties", {}).items():
-            if name in mine:
-                yield from self.look(mine[name], schema, f"{where}.{name}")
+            if name in properties:
+                yield from self.dropped(properties[name], schema, f"{where}.{name}")
             elif isinstance(rest, dict):
-                yield from self.look(rest, schema, f"{where}.{name}")
+                yield from self.dropped(rest, schema, f"{where}.{name}")
             elif "properties" in new:
                 yield f"{where}.{name}"
         others = old.get("additionalProperties")
         if isinstance(rest, dict) and isinstance(others, dict):
-            yield from self.look(rest, others, f"{where}[...]")
+            yield from self.dropped(rest, others, f"{where}[...]")
 
     def _arrays(self, new: Any, old: Any, where: str) -> Iterator[str]:
-        mine, theirs = new.get("prefixItems", []), old.get("prefixItems", [])
-        for number, (one, other) in enumerate(zip(mine, theirs, strict=False)):
-            yield from self.look(one, other, f"{where}[{number}]")
+        items, old_items = new.get("prefixItems", []), old.get("prefixItems", [])
+        for number, (item, old_item) in enumerate(zip(items, old_items, strict=False)):
+            yield from self.dropped(item, old_item, f"{where}[{number}]")
         rest, others = new.get("items"), old.get("items")
         if isinstance(rest, dict) and isinstance(others, dict):
-            yield from self.look(rest, others, f"{where}[...]")
-        elif mine and not isinstance(rest, dict):
-            yield from (f"{where}[{number}]" for number in range(len(mine), len(theirs)))
+            yield from self.dropped(rest, others, f"{where}[...]")
+        elif items and not isinstance(rest, dict):
+            yield from (f"{where}[{number}]" for number in range(len(items), len(old_items)))
 
 
 @dataclass(slots=True)
 class _Avro:
     """Comparison of two Avro schemas; a named record is remembered for later references."""
 
-    mine: dict[str, Any]
-    theirs: dict[str, Any]
+    new_definitions: dict[str, Any]
+    old_definitions: dict[str, Any]
     seen: set[tuple[int, int]] = field(default_factory=set)
 
-    def look(self, new: Any, old: Any, where: str) -> Iterator[str]:
-        new, old = _known(new, self.mine), _known(old, self.theirs)
+    def dropped(self, new: Any, old: Any, where: str) -> Iterator[str]:
+        new, old = _resolved(new, self.new_definitions), _resolved(old, self.old_definitions)
         if (id(new), id(old)) in self.seen:
             return
         self.seen.add((id(new), id(old)))
@@ -119,33 +121,35 @@ class _Avro:
             yield from self._records(new, old, where)
         elif kind in ("array", "map"):
             part = "items" if kind == "array" else "values"
-            yield from self.look(new[part], old[part], f"{where}[...]")
+            yield from self.dropped(new[part], old[part], f"{where}[...]")
 
     def _unions(self, new: Any, old: Any, where: str) -> Iterator[str]:
-        readers = [_known(r, self.mine) for r in (new if isinstance(new, list) else [new])]
+        readers = [
+            _resolved(r, self.new_definitions) for r in (new if isinstance(new, list) else [new])
+        ]
         for writer in old if isinstance(old, list) else [old]:
-            known = _known(writer, self.theirs)
-            alike = [r for r in readers if _kind(r) == _kind(known)]
-            named = [r for r in alike if _name(r) == _name(known)]
+            resolved_writer = _resolved(writer, self.old_definitions)
+            alike = [r for r in readers if _kind(r) == _kind(resolved_writer)]
+            named = [r for r in alike if _name(r) == _name(resolved_writer)]
             for reader in (named or alike)[:1]:
-                yield from self.look(reader, known, where)
+                yield from self.dropped(reader, resolved_writer, where)
 
     def _records(self, new: Any, old: Any, where: str) -> Iterator[str]:
-        mine = {
-            name: one["type"]
-            for one in new["fields"]
-            for name in (one["name"], *one.get("aliases", ()))
+        types = {
+            name: member["type"]
+            for member in new["fields"]
+            for name in (member["name"], *member.get("aliases", ()))
         }
-        for one in old["fields"]:
-            name = one["name"]
-            if name in mine:
-                yield from self.look(mine[name], one["type"], f"{where}.{name}")
+        for member in old["fields"]:
+            name = member["name"]
+            if name in types:
+                yield from self.dropped(types[name], member["type"], f"{where}.{name}")
             else:
-                _known(one["type"], self.theirs)
+                _resolved(member["type"], self.old_definitions)
                 yield f"{where}.{name}"
 
 
-def _known(schema: Any, names: dict[str, Any]) -> Any:
+def _resolved(schema: Any, names: dict[str, Any]) -> Any:
     if isinstance(schema, str):
         return names.get(schema, schema)
     if isinstance(schema, dict) and "name" in schema:

@@ -26,7 +26,7 @@ _SAME_IN_JSON = (str, int, bool)
 """Classes that both JSON serdes encode to the same bytes."""
 
 
-def same_bytes(one: AnySerde, other: AnySerde) -> bool | None:
+def same_bytes(first: AnySerde, second: AnySerde) -> bool | None:
     """Whether two serdes write the same bytes for equal keys; None if unknown.
 
     A string and its encoded bytes are the same key. The result is unknown for custom serdes, unless
@@ -40,16 +40,16 @@ def same_bytes(one: AnySerde, other: AnySerde) -> bool | None:
     >>> same_bytes(serdes.json, serdes.json_of(tuple[str, str])) is None
     True
     """
-    if one is other or one == other:
+    if first is second or first == second:
         return True
-    if isinstance(one, ListSerde) and isinstance(other, ListSerde):
-        return same_bytes(one.inner, other.inner) if one.width == other.width else False
-    if isinstance(one, _PLAIN) and isinstance(other, _PLAIN):
+    if isinstance(first, ListSerde) and isinstance(second, ListSerde):
+        return same_bytes(first.inner, second.inner) if first.width == second.width else False
+    if isinstance(first, _PLAIN) and isinstance(second, _PLAIN):
         return True
-    if isinstance(one, BytesSerde) or isinstance(other, BytesSerde):
+    if isinstance(first, BytesSerde) or isinstance(second, BytesSerde):
         return None
-    family, details = _form_of(one)
-    other_family, other_details = _form_of(other)
+    family, details = _form_of(first)
+    other_family, other_details = _form_of(second)
     if family is None or other_family is None:
         return None
     if family != other_family:

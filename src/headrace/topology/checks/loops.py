@@ -20,7 +20,7 @@ _ADVICE = "leave direct=True out, so that it reads a separate topic"
 def refuse_shared_sinks(topology: Graph) -> None:
     """Raise if an external sink that reads its topic directly shares it with other operators."""
     for sub in topology.sub_topologies:
-        node = sub.outside
+        node = sub.sink_node
         if node is None:
             continue
         why = next(_obstacles(sub, node), None)
@@ -35,7 +35,7 @@ def _obstacles(sub: SubTopology, node: Node) -> Iterator[str]:
     (topic,) = topics
     others = [other for other in sub.nodes if other is not node]
     for other in others:
-        if other.writes_outside is not None:
+        if other.external_sink is not None:
             yield (
                 f"reads topic {topic!r}, and so does to_sink({other.name!r}), whose position may "
                 "differ"
@@ -44,8 +44,8 @@ def _obstacles(sub: SubTopology, node: Node) -> Iterator[str]:
             yield f"reads topic {topic!r}, of which {other.name!r} writes records to another topic"
         if not other.is_stateless:
             yield f"reads topic {topic!r}, and so does {other.name!r}, which is not stateless"
-    assert node.writes_outside is not None
-    if node.writes_outside.keyed:
+    assert node.external_sink is not None
+    if node.external_sink.keyed:
         rekeys = next((other.name for other in others if other.changes_key), None)
         if rekeys is not None:
             yield (
@@ -66,7 +66,7 @@ def refuse_loops(nodes: Iterable[Node]) -> None:
         circle = _way(topic, topic, written)
         if circle is None:
             continue
-        way = " -> ".join(repr(one) for one in circle)
+        way = " -> ".join(repr(name) for name in circle)
         raise TopologyError(
             f"records of {circle[-1]!r} are written to {circle[-1]!r} again ({way}), so each "
             "record creates new records endlessly; write to another topic, or, if the loop ends "
@@ -81,12 +81,12 @@ def _written(nodes: tuple[Node, ...]) -> Mapping[str, tuple[str, ...]]:
     for node in nodes:
         for parent in node.parents:
             children.setdefault(parent, []).append(node)
-    found: dict[str, tuple[str, ...]] = {}
+    targets: dict[str, tuple[str, ...]] = {}
     for source in nodes:
         to = tuple(dict.fromkeys(_sinks(source, children))) if source.reads_topics else ()
         for topic in source.reads_topics:
-            found[topic] = (*found.get(topic, ()), *to)
-    return found
+            targets[topic] = (*targets.get(topic, ()), *to)
+    return targets
 
 
 def _sinks(source: Node, children: Mapping[str, list[Node]]) -> Iterable[str]:

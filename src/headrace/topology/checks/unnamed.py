@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from headrace.topology import serdes
 from headrace.topology.checks.key_forms import same_bytes, written_as
-from headrace.topology.compile.meeting import meets_others
+from headrace.topology.compile.batch_order import mixes_downstream
 from headrace.topology.functions import functions_in
 from headrace.topology.graph.graph import (
     AnySerde,
@@ -43,9 +43,9 @@ reach a processor, and their order is kept; give map_async order="any", or add .
     for sub in subs:
         for node in sub.nodes:
             if (
-                node.gathers
+                node.batches_records
                 and not node.allows_reordering
-                and meets_others(sub, node, in_runs=True)
+                and mixes_downstream(sub, node, same_source=True)
             ):
                 read = ", ".join(t for s in sub.sources for t in s.topics)
                 yield (
@@ -92,8 +92,8 @@ class UnnamedKey:
         read = f"{', '.join(self.source.topics)} is read with the key serde {self.named.name!r}"
         return (
             f"new keys of {self.changed} are written to {topic} by {self.sink.name} with the "
-            f"default serde {self.default.name!r}, as none is named, while {read}: name the serde "
-            f"of the new keys at the step that writes them: {self._advice(argument)}"
+            f"default serde {self.default.name!r}, but {read}; set the serde of the new keys at "
+            f"the step that writes them: {self._advice(argument)}"
         )
 
     def _advice(self, argument: str) -> str:
@@ -114,9 +114,9 @@ def unnamed_keys(topology: Graph, default_key: AnySerde) -> Iterator[UnnamedKey]
     >>> orders.select_key(lambda key, order: order["customer"]).to("out")
     >>> print(*unnamed_keys(builder.build(), serdes.json))
     new keys of KSTREAM-KEY-SELECT-0000000001 are written to out by KSTREAM-SINK-0000000002 \
-with the default serde 'json', as none is named, while orders is read with the key serde \
-'string': name the serde of the new keys at the step that writes them: key=serdes.json, which they \
-have now, or key=serdes.string, if they have the type of the old keys
+with the default serde 'json', but orders is read with the key serde 'string'; set the serde of \
+the new keys at the step that writes them: key=serdes.json, which they have now, or \
+key=serdes.string, if they have the type of the old keys
     """
     named: dict[str, SourceNode | None] = {}
     changed: dict[str, tuple[Node, SourceNode] | None] = {}
@@ -141,8 +141,8 @@ have now, or key=serdes.string, if they have the type of the old keys
 
 def _likely(step: Node) -> AnySerde | None:
     """Return the serde of the function's return type, or of the first type of its pair."""
-    found = [_SERDES.get(_returned(function)) for function in functions_in(step)]
-    return found[0] if len(found) == 1 else None
+    serdes_ = [_SERDES.get(_returned(function)) for function in functions_in(step)]
+    return serdes_[0] if len(serdes_) == 1 else None
 
 
 def _returned(function: Callable[..., Any]) -> object:
@@ -189,7 +189,7 @@ class Unnamed:
 
     def __str__(self) -> str:
         reads = ", ".join(self.reads)
-        return f"{self.kind} {self.name}, of {self.node} behind {reads}: write {self.advice}"
+        return f"{self.kind} {self.name}, of {self.node} downstream of {reads}: write {self.advice}"
 
 
 def unnamed_steps(subs: Iterable[SubTopology]) -> Iterator[Unnamed]:
@@ -199,12 +199,12 @@ def unnamed_steps(subs: Iterable[SubTopology]) -> Iterator[Unnamed]:
     >>> builder = StreamsBuilder()
     >>> table = builder.stream("lines").group_by_key().count()
     >>> print(*unnamed_steps(builder.build().sub_topologies))
-    store KSTREAM-AGGREGATE-STATE-STORE-0000000001, of KSTREAM-AGGREGATE-0000000002 behind \
+    store KSTREAM-AGGREGATE-STATE-STORE-0000000001, of KSTREAM-AGGREGATE-0000000002 downstream of \
 lines: write count(store="...")
     """
     subs = list(subs)
     for sub in subs:
-        reads = _read_in_front(sub, subs)
+        reads = _external_topics_upstream(sub, subs)
         nodes, reported = by_name(sub.nodes), set[str]()
         for node in sub.nodes:
             if node.internal:
@@ -219,23 +219,23 @@ lines: write count(store="...")
                     yield Unnamed("store", store, node.name, reads, advice)
 
 
-def _read_in_front(sub: SubTopology, subs: Iterable[SubTopology]) -> tuple[str, ...]:
+def _external_topics_upstream(sub: SubTopology, subs: Iterable[SubTopology]) -> tuple[str, ...]:
     """Return the external topics that the records of a sub-topology come from."""
-    writers = {sink.topic: one for one in subs for sink in one.sinks if sink.internal}
-    found: dict[str, None] = {}
-    seen, asked = set[int](), [sub]
-    while asked:
-        one = asked.pop()
-        if one.id in seen:
+    writers = {sink.topic: sub for sub in subs for sink in sub.sinks if sink.internal}
+    topics: dict[str, None] = {}
+    seen, pending = set[int](), [sub]
+    while pending:
+        current = pending.pop()
+        if current.id in seen:
             continue
-        seen.add(one.id)
-        for source in one.sources:
+        seen.add(current.id)
+        for source in current.sources:
             for topic in source.topics:
                 if topic in writers:
-                    asked.append(writers[topic])
+                    pending.append(writers[topic])
                 else:
-                    found[topic] = None
-    return tuple(found)
+                    topics[topic] = None
+    return tuple(topics)
 
 
 def _unnamed_topics(sub: SubTopology, source: Node, reads: tuple[str, ...]) -> Iterator[Unnamed]:

@@ -10,14 +10,16 @@ from collections.abc import Callable
 
 from headrace.topology.compile.codegen import Generator, RecordVariables, attempt, otherwise
 from headrace.topology.compile.stateless import guard_key
-from headrace.topology.compile.update import emit_kept, emit_update, held, read_row
+from headrace.topology.compile.update import emit_normalised, emit_update, read_row, stored_value
 from headrace.topology.graph.graph import Aggregate
 
 Descend = Callable[[RecordVariables], None]
 
 
 def emit(gen: Generator, node: Aggregate, flow: RecordVariables, descend: Descend) -> None:
-    guard_key(gen, node, flow, lambda kept: _with_value(gen, node, kept, descend), store=node.store)
+    guard_key(
+        gen, node, flow, lambda keyed: _with_value(gen, node, keyed, descend), store=node.store
+    )
 
 
 def _with_value(gen: Generator, node: Aggregate, flow: RecordVariables, descend: Descend) -> None:
@@ -33,7 +35,7 @@ def _with_value(gen: Generator, node: Aggregate, flow: RecordVariables, descend:
 def _fold(gen: Generator, node: Aggregate, flow: RecordVariables, descend: Descend) -> None:
     w, i = gen.writer, gen.ordinal(node)
     key_serde, value_serde = gen.store_serdes(node.store)
-    row_key, new, timestamp, kept = f"row_key_{i}", f"new_{i}", f"timestamp_{i}", None
+    row_key, new, timestamp, stored = f"row_key_{i}", f"new_{i}", f"timestamp_{i}", None
     result = RecordVariables(
         key=flow.key,
         key_bytes=row_key,
@@ -51,22 +53,22 @@ def _fold(gen: Generator, node: Aggregate, flow: RecordVariables, descend: Desce
         w.line(f"{row_key} = {gen.encoded_key(flow, key_serde, node)}")
         old, old_timestamp = read_row(gen, node, node.store, row_key)
         w.line(f"{new} = {_new_value(gen, node, flow, old)}")
-        emit_kept(gen, node, node.store, new, exact=node.fold.makes)
+        emit_normalised(gen, node, node.store, new, exact=node.fold.makes)
         is_later = f"{flow.timestamp} > {old_timestamp}"
         if node.fold.asks_user:
             # A deleted row keeps a timestamp until it is evicted; ignore it.
             is_later = f"{old} is None or {is_later}"
         w.line(f"{timestamp} = {flow.timestamp} if {is_later} else {old_timestamp}")
         if gen.options.handles_errors:
-            kept = f"kept_{i}"
-            w.line(f"{kept} = {held(gen, node, node.store, result)}")
+            stored = f"kept_{i}"
+            w.line(f"{stored} = {stored_value(gen, node, node.store, result)}")
     with otherwise(gen):
         if not node.fold.asks_user:
-            emit_update(gen, node, node.store, result, descend, kept=kept)
+            emit_update(gen, node, node.store, result, descend, stored=stored)
             return
         # Do not delete a row that does not exist.
         with w.block(f"if {new} is not None or row_{i}[0] is not None:"):
-            emit_update(gen, node, node.store, result, descend, kept=kept)
+            emit_update(gen, node, node.store, result, descend, stored=stored)
 
 
 def _new_value(gen: Generator, node: Aggregate, flow: RecordVariables, old: str) -> str:

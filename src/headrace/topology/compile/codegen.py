@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Literal
 
-from headrace.topology.functions import place_of
+from headrace.topology.functions import location_of
 from headrace.topology.graph.graph import (
     Aggregate,
     AnySerde,
@@ -28,7 +28,7 @@ from headrace.topology.graph.graph import (
 from headrace.topology.timestamps import TimestampExtractor
 
 NullKeyPolicy = Literal["fail", "drop"]
-Hold = Literal["objects", "bytes"]
+StoredForm = Literal["objects", "bytes"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,14 +156,14 @@ class Generator:
 
     sub: SubTopology
     options: CompileOptions
-    holds: dict[str, Hold]
+    stored_forms: dict[str, StoredForm]
     cached: frozenset[str]
     writer: Writer = field(default_factory=Writer)
     constants: dict[str, Any] = field(default_factory=dict)
     functions: set[str] = field(default_factory=set)
     """Constants that are user functions."""
     looked_at: set[str] = field(default_factory=set)
-    """Constants whose first result is checked, see `functions.looked_at`."""
+    """Constants that are functions whose first result is checked, see `functions.looked_at`."""
     ordinals: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -287,18 +287,18 @@ def emit_handler_call(
     gen.writer.line(f"failed({node.name!r}, {error}, {record}, {part})")
 
 
-# Whether a store may hold a value's object, or must hold bytes.
+# Whether a buffer stores values as objects, or must store their bytes.
 #
-# A store that holds objects encodes a row once per commit, however often it changes. For mutable
+# A store that contains objects encodes a row once per commit, however often it changes. For mutable
 # values this is correct only if no other code has a reference to the object: a user function
 # downstream could change it in place, and a function upstream could keep the value that a reducer
 # returns.
 
 
-def hold_of(
+def stored_form_of(
     sub: SubTopology, store: str, *, immutable: bool, outlives_errors: bool = False
-) -> Hold:
-    """Decide whether `store` holds values as objects or as bytes.
+) -> StoredForm:
+    """Decide whether the buffer of `store` stores values as objects or as bytes.
 
     With `outlives_errors`, a row keeps its value after a user function failed on it, and is
     encoded immediately so that a failure is found.
@@ -310,24 +310,26 @@ def hold_of(
         return "objects"
     if any(isinstance(node, OperatorNode) for node in users):
         return "bytes"
-    if all(_is_alone_above(sub, node) and _is_unseen_below(sub, node) for node in users):
+    if all(
+        _has_exclusive_input(sub, node) and _has_pass_through_output(sub, node) for node in users
+    ):
         return "objects"
     return "bytes"
 
 
-def has_its_own(sub: SubTopology, node: Node) -> bool:
+def owns_records(sub: SubTopology, node: Node) -> bool:
     """Whether no other code has a reference to the keys and values that a node receives."""
-    return _is_alone_above(sub, node) and not any(
+    return _has_exclusive_input(sub, node) and not any(
         other.changes_key for other in sub.nodes if other is not node
     )
 
 
-def _is_unseen_below(sub: SubTopology, node: Node) -> bool:
+def _has_pass_through_output(sub: SubTopology, node: Node) -> bool:
     below = sub.children(node.name)
-    return all(child.is_pass_through and _is_unseen_below(sub, child) for child in below)
+    return all(child.is_pass_through and _has_pass_through_output(sub, child) for child in below)
 
 
-def _is_alone_above(sub: SubTopology, node: Node) -> bool:
+def _has_exclusive_input(sub: SubTopology, node: Node) -> bool:
     nodes = by_name(sub.nodes)
     while node.parents:
         if len(node.parents) != 1:
@@ -381,7 +383,7 @@ def needs_old(sub: SubTopology, node: Node) -> bool:
 # The head of the generated module: bindings of only the names that its functions read.
 
 
-_OF_THE_TASK = (
+_ENVIRONMENT_NAMES = (
     "send",
     "dropped",
     "write_line",
@@ -396,30 +398,32 @@ _OF_THE_TASK = (
 
 @dataclass(frozen=True, slots=True)
 class _Binding:
-    """A name, the lines that bind it, and the name that the lines read."""
+    """A name, the lines that bind it, and the bound name that these lines read."""
 
     name: str
     lines: tuple[str, ...]
-    of: str | None = None
+    requires: str | None = None
 
 
 def write(w: Writer, gen: Generator, body: Sequence[str]) -> None:
     """Write the bindings of the names that `body` reads, after the generator has written it."""
     read = _names_read(tuple(body))
-    kept: list[_Binding] = []
-    for binding in reversed([*_of_the_task(), *_constants(gen), *_rows(gen)]):
+    needed: list[_Binding] = []
+    for binding in reversed(
+        [*_environment_bindings(), *_constant_bindings(gen), *_buffer_bindings(gen)]
+    ):
         if binding.name in read:
-            kept.append(binding)
-            read |= {binding.of} if binding.of else set()
-    for binding in reversed(kept):
+            needed.append(binding)
+            read |= {binding.requires} if binding.requires else set()
+    for binding in reversed(needed):
         for line in binding.lines:
             w.line(line)
 
 
-def said_of(functions: Iterable[object]) -> str:
+def location_comment(functions: Iterable[object]) -> str:
     """Return a comment with the source locations of user functions; empty if unknown."""
-    places = dict.fromkeys(str(place) for f in functions if (place := place_of(f)) is not None)
-    return f"  # {', '.join(places)}" if places else ""
+    locations = dict.fromkeys(str(at) for f in functions if (at := location_of(f)) is not None)
+    return f"  # {', '.join(locations)}" if locations else ""
 
 
 @lru_cache(maxsize=64)  # a re-created application has the same body
@@ -435,27 +439,27 @@ def _names_read(body: tuple[str, ...]) -> frozenset[str]:
     return frozenset(names)
 
 
-def _of_the_task() -> Iterator[_Binding]:
-    for name in _OF_THE_TASK:
+def _environment_bindings() -> Iterator[_Binding]:
+    for name in _ENVIRONMENT_NAMES:
         yield _Binding(name, (f"{name} = env.{name}",))
 
 
-def _constants(gen: Generator) -> Iterator[_Binding]:
+def _constant_bindings(gen: Generator) -> Iterator[_Binding]:
     for name, value in gen.constants.items():
-        place = said_of([value]) if name in gen.functions else ""
+        comment = location_comment([value]) if name in gen.functions else ""
         if name not in gen.looked_at:
-            yield _Binding(name, (f"{name} = constants[{name!r}]{place}",))
+            yield _Binding(name, (f"{name} = constants[{name!r}]{comment}",))
             continue
-        keeping = (
+        replace_wrapper = (
             f"def keep_{name}(function):",
             f"    nonlocal {name}",
             f"    {name} = function",
         )
-        looking = f"{name} = looked_at(constants[{name!r}], keep_{name}){place}"
-        yield _Binding(name, (*keeping, looking))
+        checked = f"{name} = looked_at(constants[{name!r}], keep_{name}){comment}"
+        yield _Binding(name, (*replace_wrapper, checked))
 
 
-def _rows(gen: Generator) -> Iterator[_Binding]:
+def _buffer_bindings(gen: Generator) -> Iterator[_Binding]:
     for node in gen.sub.nodes:
         if isinstance(node, (Aggregate, TableSource)) and node.store is not None:
             i = gen.ordinal(node)

@@ -21,21 +21,29 @@ from typing import Any
 
 from headrace.state.buffer import ATOMS
 from headrace.topology import functions
-from headrace.topology.compile import aggregate, blame, codegen, sink, source, stateless, update
+from headrace.topology.compile import (
+    aggregate,
+    attribution,
+    codegen,
+    sink,
+    source,
+    stateless,
+    update,
+)
 from headrace.topology.compile.codegen import (
     CompileOptions,
     Generator,
-    Hold,
     RecordVariables,
+    StoredForm,
     Writer,
     attempt,
-    has_its_own,
-    hold_of,
     otherwise,
+    owns_records,
+    stored_form_of,
 )
-from headrace.topology.compile.making import OperatorMaker
+from headrace.topology.compile.operator_factory import OperatorFactory
 from headrace.topology.compile.stateless import guard_key
-from headrace.topology.compile.update import emit_kept, emit_update, held, read_row
+from headrace.topology.compile.update import emit_normalised, emit_update, read_row, stored_value
 from headrace.topology.context.context import Operator as RunningOperator
 from headrace.topology.context.environment import Message, TaskEnvironment
 from headrace.topology.errors import (
@@ -45,7 +53,7 @@ from headrace.topology.errors import (
     NullKeyError,
     SerdeError,
 )
-from headrace.topology.functions import SourceLocation, looked_at, place_of
+from headrace.topology.functions import SourceLocation, location_of, looked_at
 from headrace.topology.graph.graph import (
     Aggregate,
     AnySerde,
@@ -67,7 +75,7 @@ from headrace.topology.operators.table_rows import StoredMapping
 from headrace.topology.operators.transform_values import TransformValues
 from headrace.topology.operators.versioned import OutOfOrder
 from headrace.topology.serdes.join_serdes import KeptKeySerde
-from headrace.topology.serdes.kept import as_pair, exact_types, keeper
+from headrace.topology.serdes.normalise import as_pair, exact_types, normaliser
 from headrace.topology.serdes.windows_serde import SessionWindowedSerde, WindowStoreSerde
 from headrace.topology.timestamps import TimestampAssigner
 
@@ -83,28 +91,28 @@ def emit_sampler(gen: Generator, node: Sampler, flow: RecordVariables, descend: 
         data = gen.encoded_value(flow, node.serde or options.default_value, node)
     condition = f"{takes}(({data}))"
     if options.handles_errors:
-        kept = f"kept_{i}"
+        in_sample = f"kept_{i}"
         with attempt(gen, node, flow):
-            gen.writer.line(f"{kept} = True if {condition} else False")
-        with otherwise(gen), gen.writer.block(f"if {kept}:"):
+            gen.writer.line(f"{in_sample} = True if {condition} else False")
+        with otherwise(gen), gen.writer.block(f"if {in_sample}:"):
             descend(flow)
         return
     with gen.writer.block(f"if {condition}:"):
         descend(flow)
 
 
-# Forwarding of the results of operators that batch records (see `operators.gathering`).
+# Forwarding of the results of operators that batch records (see `operators.batching`).
 #
-# The lines are in a function, which is called if the batch is full, at the end of each run and at
+# The lines are in a function, which is called when the batch is full, at the end of each run and at
 # a flush. In it `m` is the message that a result comes from, as in the loop over a batch.
 
 
 Children = Callable[[Node, RecordVariables], None]
 
 
-def gathering(nodes: Iterable[Node]) -> list[OperatorNode]:
+def batching_nodes(nodes: Iterable[Node]) -> list[OperatorNode]:
     """Return the nodes that batch records, parents first."""
-    return [node for node in nodes if isinstance(node, OperatorNode) and node.gathers]
+    return [node for node in nodes if isinstance(node, OperatorNode) and node.batches_records]
 
 
 def emit_release(gen: Generator, node: OperatorNode, children: Children) -> None:
@@ -114,17 +122,17 @@ def emit_release(gen: Generator, node: OperatorNode, children: Children) -> None
     with w.block(f"def release_{i}():"), w.of(node), each:
         w.line("m = one.message")
         w.line("key, value, timestamp, headers = one.record")
-        with _answering(gen, node, given):
+        with _reacting(gen, node, given):
             w.line(f"value_{i} = one.result()")
-        with otherwise(gen) if node.answer is None else w.block("else:"):
+        with otherwise(gen) if node.failure_reaction is None else w.block("else:"):
             children(node, given.with_value(f"value_{i}"))
 
 
 @contextmanager
-def _answering(gen: Generator, node: OperatorNode, flow: RecordVariables) -> Iterator[None]:
-    """Write the reaction to a failed call: the node's own, else that of the handler."""
-    answer = node.answer
-    if answer is None:
+def _reacting(gen: Generator, node: OperatorNode, flow: RecordVariables) -> Iterator[None]:
+    """Write the reaction to a failed call: the node's own, or else a call of the handler."""
+    reaction = node.failure_reaction
+    if reaction is None:
         with attempt(gen, node, flow):
             yield
         return
@@ -132,30 +140,30 @@ def _answering(gen: Generator, node: OperatorNode, flow: RecordVariables) -> Ite
     with w.block("try:"):
         yield
     with w.block("except Exception as error:"):
-        w.line(f"let_go({node.name!r}, error, key, value, timestamp, headers, {answer!r})")
+        w.line(f"let_go({node.name!r}, error, key, value, timestamp, headers, {reaction!r})")
 
 
 def emit_run_ended(gen: Generator) -> None:
     """Write the check at the end of a run: forward the results of nodes that require it."""
-    for node in gathering(gen.sub.nodes):
+    for node in batching_nodes(gen.sub.nodes):
         i = gen.ordinal(node)
         with gen.writer.of(node), gen.writer.block(f"if operator_{i}.ends_with_run:"):
             gen.writer.line(f"release_{i}()")
 
 
-# Keeping a record for an external sink, without a call of a Python function.
+# Appending a record to the outbox of an external sink, without a call of a Python function.
 #
 # If no other code can change the record's objects, the loop over a batch appends them directly.
 # Elsewhere, such as after a merge, the operator's `process` is called.
 
 
-def is_kept(gen: Generator, node: OperatorNode) -> bool:
-    """Whether the sink's operator may keep the record's objects without copying them."""
-    return node.writes_outside is not None and has_its_own(gen.sub, node)
+def is_appended_inline(gen: Generator, node: OperatorNode) -> bool:
+    """Whether the record's objects may be appended to the sink's outbox without a copy."""
+    return node.external_sink is not None and owns_records(gen.sub, node)
 
 
-def emit_keeping(gen: Generator, node: OperatorNode, flow: RecordVariables) -> None:
-    """Write the line that keeps the record; `m` is the message that is processed."""
+def emit_append(gen: Generator, node: OperatorNode, flow: RecordVariables) -> None:
+    """Write the line that appends the record; `m` is the message that is processed."""
     record = f"{flow.key_object}, {flow.value_object}, {flow.timestamp}, m"
     gen.writer.line(f"keep_{gen.ordinal(node)}(({record}))")
 
@@ -171,19 +179,19 @@ def emit_row_keys(
     gen: Generator, node: Node, flow: RecordVariables, descend: Callable[[RecordVariables], None]
 ) -> None:
     serde = _row_key_serde(gen, node)
-    if serde is None or flow.key is None or _has_read(serde, flow):
+    if serde is None or flow.key is None or _is_decoded_with(serde, flow):
         descend(flow)
         return
     w, i = gen.writer, gen.ordinal(node)
-    kept = f"stored_key_{i}"
-    keep = gen.constant(f"keep_key_{i}", keeper(serde))
+    stored_key = f"stored_key_{i}"
+    keep = gen.constant(f"keep_key_{i}", normaliser(serde))
     exact = gen.constant(f"exact_key_{i}", exact_types(serde))
     with attempt(gen, node, flow):
-        w.line(f"{kept} = {flow.key}")
-        with w.block(f"if {kept}.__class__ not in {exact}:"):
-            w.line(f"{kept} = {keep}({kept})")
+        w.line(f"{stored_key} = {flow.key}")
+        with w.block(f"if {stored_key}.__class__ not in {exact}:"):
+            w.line(f"{stored_key} = {keep}({stored_key})")
     with otherwise(gen):
-        descend(replace(flow.with_key(kept, is_set=flow.key_is_set), key_serde=None))
+        descend(replace(flow.with_key(stored_key, is_set=flow.key_is_set), key_serde=None))
 
 
 def _row_key_serde(gen: Generator, node: Node) -> AnySerde | None:
@@ -204,7 +212,7 @@ def _row_key_serde(gen: Generator, node: Node) -> AnySerde | None:
     return serde  # a session may be the key of a row that is not a session
 
 
-def _has_read(serde: AnySerde, flow: RecordVariables) -> bool:
+def _is_decoded_with(serde: AnySerde, flow: RecordVariables) -> bool:
     """Whether the key was decoded with this serde, which may be bound to another topic."""
     read = flow.key_serde
     if read is None or flow.key_bytes is None:
@@ -219,7 +227,7 @@ def _has_read(serde: AnySerde, flow: RecordVariables) -> bool:
 
 
 def emit_table(gen: Generator, node: TableSource, flow: RecordVariables, descend: Descend) -> None:
-    guard_key(gen, node, flow, lambda kept: _upsert(gen, node, kept, descend), store=node.store)
+    guard_key(gen, node, flow, lambda keyed: _upsert(gen, node, keyed, descend), store=node.store)
 
 
 def _upsert(gen: Generator, node: TableSource, flow: RecordVariables, descend: Descend) -> None:
@@ -235,16 +243,16 @@ def _upsert(gen: Generator, node: TableSource, flow: RecordVariables, descend: D
         if flow.value_bytes is None or flow.value_serde is not value_serde:
             w.line(f"kept_{i} = {flow.value_object}")
             result = result.with_value(f"kept_{i}", is_set=flow.value_is_set)
-            emit_kept(gen, node, node.store, f"kept_{i}")
-        new, kept = result.value_object, None
-        if gen.holds[node.store] == "bytes":
-            w.line(f"new_{i} = {held(gen, node, node.store, result)}")
+            emit_normalised(gen, node, node.store, f"kept_{i}")
+        new, stored = result.value_object, None
+        if gen.stored_forms[node.store] == "bytes":
+            w.line(f"new_{i} = {stored_value(gen, node, node.store, result)}")
             old, new = f"row_{i}[0]", f"new_{i}"
-            kept = new
+            stored = new
         encode = gen.constant(f"encode_row_{i}", value_serde.serialize)
         # Equal values of other classes may be other documents, as 1, 1.0 and true are.
         changed = f"{new}.__class__ is not {old}.__class__ or {new} != {old}"
-        if gen.holds[node.store] == "bytes":
+        if gen.stored_forms[node.store] == "bytes":
             # A number from disk is bytes, a number that was written since the last commit is not.
             mixed = f"{old}.__class__ is bytes and {new}.__class__ in ATOMS and {new} is not None"
             changed = f"{encode}({new}) != {old} if {mixed} else {changed}"
@@ -253,11 +261,11 @@ def _upsert(gen: Generator, node: TableSource, flow: RecordVariables, descend: D
         w.line(f"changed_{i} = {changed}")
     with otherwise(gen):
         with w.block(f"if changed_{i}:"):
-            emit_update(gen, node, node.store, result, descend, kept=kept)
+            emit_update(gen, node, node.store, result, descend, stored=stored)
         if any(s.name == node.store and s.source_topic is not None for s in gen.sub.stores):
             # A restore from the source topic finds the last record of each key, even if unchanged.
             with w.block(f"elif {result.value_object} is not None:"):
-                row = kept or held(gen, node, node.store, result)
+                row = stored or stored_value(gen, node, node.store, result)
                 w.line(f"dirty_{i}[row_key_{i}] = ({row}, {flow.timestamp})")
 
 
@@ -280,8 +288,8 @@ class BoundProgram:
     """By node: operators that run as objects."""
     stampers: Mapping[str, Callable[[int], TimestampAssigner]]
     """By topic with a timestamp extractor: factory of the assigner of a partition."""
-    gathers: bool
-    """Whether a node batches records, so that small remainders of a run had better wait."""
+    batches_records: bool
+    """Whether a node batches records, so that a task should wait for larger runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,7 +299,7 @@ class Program:
     sub_topology: SubTopology
     source_code: str
     filename: str
-    holds: Mapping[str, Hold]
+    stored_forms: Mapping[str, StoredForm]
     options: CompileOptions
     line_nodes: tuple[str, ...]
     _constants: Mapping[str, Any]
@@ -312,15 +320,15 @@ class Program:
             "looked_at": looked_at,
         }
         exec(self._code, namespace)  # noqa: S102
-        maker = OperatorMaker(self.sub_topology, self.options, environment)
-        process, flush, pending = namespace["bind"](environment, maker.make)
+        factory = OperatorFactory(self.sub_topology, self.options, environment)
+        process, flush, pending = namespace["bind"](environment, factory.make)
         stampers = source.stampers(self.sub_topology, self.options, environment.now_ms)
-        gathers = bool(gathering(self.sub_topology.nodes))
-        return BoundProgram(process, flush, pending, maker.made, stampers, gathers)
+        batches_records = bool(batching_nodes(self.sub_topology.nodes))
+        return BoundProgram(process, flush, pending, factory.operators, stampers, batches_records)
 
     def explain(self, error: Exception, node: str | None, message: Any) -> Exception:
         """Return the error to report; for a source, the error of the checked decoding."""
-        error = blame.explained(error, self.filename, self.source_code.splitlines())
+        error = attribution.clarified(error, self.filename, self.source_code.splitlines())
         if isinstance(error, SerdeError):
             failed = next((n for n in self.sub_topology.nodes if n.name == node), None)
             error.named_by({} if failed is None else failed.serde_arguments)
@@ -336,14 +344,14 @@ class Program:
         """Return the user function that failed, or if `likely` the node's functions if unknown."""
         lines = self.source_code.splitlines()
         traceback = None if error is None else error.__traceback__
-        name = blame.name_called(traceback, self.filename, lines)
-        given = self._constants[name] if name in self._functions else None
-        exact = place_of(given) or functions.called(traceback, self.filename)
+        name = attribution.called_name(traceback, self.filename, lines)
+        function = self._constants[name] if name in self._functions else None
+        exact = location_of(function) or functions.called(traceback, self.filename)
         if exact is not None or not likely:
             return () if exact is None else (exact,)
-        found = next((n for n in self.sub_topology.nodes if n.name == node), None)
-        places = (place_of(function) for function in functions.functions_in(found))
-        return tuple(dict.fromkeys(place for place in places if place is not None))
+        failed = next((n for n in self.sub_topology.nodes if n.name == node), None)
+        locations = (location_of(function) for function in functions.functions_in(failed))
+        return tuple(dict.fromkeys(at for at in locations if at is not None))
 
     def node_of(self, traceback: TracebackType | None) -> str | None:
         """Return the node that an exception came from, or None."""
@@ -357,16 +365,16 @@ class Program:
 
 def compile_sub_topology(sub: SubTopology, options: CompileOptions) -> Program:
     """Generate and compile the batch functions; the code is the same for all tasks."""
-    holds: dict[str, Hold] = {}
+    stored_forms: dict[str, StoredForm] = {}
     for store in sub.stores:
         serde = store.value or options.default_value
-        holds[store.name] = hold_of(
+        stored_forms[store.name] = stored_form_of(
             sub,
             store.name,
             immutable=serde.immutable,
             outlives_errors=options.handles_errors,
         )
-    gen = Generator(sub, options, holds, _cached_nodes(sub, options))
+    gen = Generator(sub, options, stored_forms, _cached_nodes(sub, options))
     writer = _Assembler(gen).assemble()
     text = "\n".join(writer.lines) + "\n"
     digest = hashlib.sha256(text.encode()).hexdigest()[:8]
@@ -377,7 +385,7 @@ def compile_sub_topology(sub: SubTopology, options: CompileOptions) -> Program:
         sub_topology=sub,
         source_code=text,
         filename=filename,
-        holds=holds,
+        stored_forms=stored_forms,
         options=options,
         line_nodes=tuple(writer.nodes),
         _constants=gen.constants,
@@ -390,18 +398,18 @@ _ROW_BY_ROW = (StoredMapping, TransformValues, CogroupMerge)
 """Operators whose table has the keys and timestamps of the table upstream."""
 
 
-def _followers(sub: SubTopology, node: Node) -> Iterator[OperatorNode]:
+def _following_operators(sub: SubTopology, node: Node) -> Iterator[OperatorNode]:
     """Yield the operators that follow the stream time of a node's windows."""
     if isinstance(node, OperatorNode) and node.makes_windows:
-        yield from _followers_below(sub, node)
+        yield from _following_downstream(sub, node)
 
 
-def _followers_below(sub: SubTopology, node: Node) -> Iterator[OperatorNode]:
+def _following_downstream(sub: SubTopology, node: Node) -> Iterator[OperatorNode]:
     for child in sub.children(node.name):
         if isinstance(child, OperatorNode) and child.follows_windows:
             yield child
         elif _is_row_by_row(child):
-            yield from _followers_below(sub, child)
+            yield from _following_downstream(sub, child)
 
 
 def _is_row_by_row(node: Node) -> bool:
@@ -424,7 +432,7 @@ def _cached_nodes(sub: SubTopology, options: CompileOptions) -> frozenset[str]:
 
 
 class _Assembler:
-    """Writer of the parts of a module, which it joins."""
+    """Writer of the parts of a generated module, which it joins."""
 
     def __init__(self, gen: Generator) -> None:
         self._gen = gen
@@ -437,60 +445,61 @@ class _Assembler:
         sources = gen.sub.sources
         bodies = [self._in_own_writer(partial(self._process, s)) for s in sources]
         for node in gen.sub.nodes:
-            if isinstance(node, OperatorNode) and not node.gathers:
+            if isinstance(node, OperatorNode) and not node.batches_records:
                 for child in gen.sub.children(node.name):
                     self._shared(child)
         bodies += [
             self._in_own_writer(partial(emit_release, gen, node, self._children))
-            for node in gathering(gen.sub.nodes)
+            for node in batching_nodes(gen.sub.nodes)
         ]
         flush = self._in_own_writer(self._flush)
-        whole = Writer()
-        whole.line(f'"""Sub-topology {gen.sub.id} of {gen.options.application_id}."""')
-        whole.line("")
-        whole.line("")
-        whole.line("def bind(env, make_operator):")
+        module = Writer()
+        module.line(f'"""Sub-topology {gen.sub.id} of {gen.options.application_id}."""')
+        module.line("")
+        module.line("")
+        module.line("def bind(env, make_operator):")
         body = self._body((*self._functions.values(), *bodies, flush))
-        whole.depth = 1
-        codegen.write(whole, gen, body.lines)
-        whole.lines += body.lines
-        whole.nodes += body.nodes
-        return whole
+        module.depth = 1
+        codegen.write(module, gen, body.lines)
+        module.lines += body.lines
+        module.nodes += body.nodes
+        return module
 
     def _body(self, parts: Iterable[Writer]) -> Writer:
         gen = self._gen
-        whole = Writer(depth=1)
+        module = Writer(depth=1)
         for part in parts:
-            whole.line("")
-            whole.lines += part.lines
-            whole.nodes += part.nodes
-        whole.line("")
+            module.line("")
+            module.lines += part.lines
+            module.nodes += part.nodes
+        module.line("")
         topics = []
-        for one in gen.sub.sources:
-            prefix = f"{gen.options.application_id}-" if one.internal else ""
-            topics += [f"{prefix + t!r}: process_{gen.ordinal(one)}" for t in one.topics]
+        for source_node in gen.sub.sources:
+            prefix = f"{gen.options.application_id}-" if source_node.internal else ""
+            function = f"process_{gen.ordinal(source_node)}"
+            topics += [f"{prefix + topic!r}: {function}" for topic in source_node.topics]
         pending = [f"pending_{gen.ordinal(n)}" for n in gen.sub.nodes if n.name in gen.cached]
         for node in gen.sub.nodes:
             if isinstance(node, OperatorNode):
-                self._make_operator(whole, node)
+                self._make_operator(module, node)
                 pending.append(f"operator_{gen.ordinal(node)}.pending")
             elif isinstance(node, Sink) and node.combines is not None:
-                pending.append(sink.emit_partials(gen, node, whole))
-        whole.line(f"return {{{', '.join(topics)}}}, flush, [{', '.join(pending)}]")
-        return whole
+                pending.append(sink.emit_partials(gen, node, module))
+        module.line(f"return {{{', '.join(topics)}}}, flush, [{', '.join(pending)}]")
+        return module
 
     def _make_operator(self, w: Writer, node: OperatorNode) -> None:
         i = self._gen.ordinal(node)
-        children = () if node.gathers else self._gen.sub.children(node.name)
+        children = () if node.batches_records else self._gen.sub.children(node.name)
         receivers = ", ".join(f"{c.name!r}: node_{self._gen.ordinal(c)}" for c in children)
-        places = codegen.said_of(functions.functions_in(node))
+        comment = codegen.location_comment(functions.functions_in(node))
         w.node = node.name  # attributes an error of `make` to the node
-        w.line(f"operator_{i} = make_operator({node.name!r}, {{{receivers}}}){places}")
+        w.line(f"operator_{i} = make_operator({node.name!r}, {{{receivers}}}){comment}")
         w.node = ""
-        if node.gathers:
+        if node.batches_records:
             w.line(f"operator_{i}.released_by(release_{i})")
         w.line(f"process_{i} = operator_{i}.process")
-        if is_kept(self._gen, node):
+        if is_appended_inline(self._gen, node):
             w.line(f"keep_{i} = operator_{i}.kept.append")
 
     def _in_own_writer(self, write: Callable[[], None]) -> Writer:
@@ -503,19 +512,19 @@ class _Assembler:
     def _process(self, node: SourceNode) -> None:
         gen = self._gen
         w = self._loop = gen.writer
-        asking = [one for one in gen.sub.nodes if one.needs_record]
-        # An external sink needs the record only, not the turns.
-        has_turns = any(one.writes_outside is None for one in asking)
+        readers = [node for node in gen.sub.nodes if node.needs_record]
+        # An external sink only reads the record; processors also need the calls of begin and end.
+        has_processors = any(node.external_sink is None for node in readers)
         with w.block(f"def process_{gen.ordinal(node)}(batch):"):
             w.line("stream_time = -1")
             with w.block("for m in batch:"):
                 with w.of(node):
                     flow = source.emit(gen, node)
-                    if asking:
-                        begin = "task.begin(m, timestamp)" if has_turns else "task.record = m"
+                    if readers:
+                        begin = "task.begin(m, timestamp)" if has_processors else "task.record = m"
                         w.line(begin)
                     self._children(node, flow)
-                if has_turns:
+                if has_processors:
                     # Punctuators run here; the task attributes their errors to a node.
                     w.line("task.end()")
             emit_run_ended(gen)
@@ -585,8 +594,8 @@ class _Assembler:
 
     def _operator(self, node: OperatorNode, flow: RecordVariables) -> None:
         gen = self._gen
-        if is_kept(gen, node) and gen.writer is self._loop:
-            emit_keeping(gen, node, flow)
+        if is_appended_inline(gen, node) and gen.writer is self._loop:
+            emit_append(gen, node, flow)
             return
 
         def call(flow: RecordVariables) -> None:
@@ -595,10 +604,10 @@ class _Assembler:
             line = f"process_{gen.ordinal(node)}({record}, {flow.timestamp}, {flow.headers})"
             with codegen.attempt(gen, node, flow):
                 gen.writer.line(line)
-            for follower in _followers(gen.sub, node):
+            for follower in _following_operators(gen.sub, node):
                 own, other = gen.ordinal(node), gen.ordinal(follower)
                 gen.writer.line(f"operator_{other}.follow(operator_{own}.stream_time)")
-            if node.gathers:
+            if node.batches_records:
                 with gen.writer.block(f"if operator_{gen.ordinal(node)}.is_full:"):
                     gen.writer.line(f"release_{gen.ordinal(node)}()")
 
@@ -639,5 +648,5 @@ class _Assembler:
             with w.block(f"def node_{self._gen.ordinal(node)}({parameters}):"), w.of(node):
                 self._inline(node, flow)
 
-        self._functions[node.name] = Writer()  # reserves the place and ends recursion
+        self._functions[node.name] = Writer()  # reserves the position and ends the recursion
         self._functions[node.name] = self._in_own_writer(write)

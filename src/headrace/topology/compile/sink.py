@@ -15,13 +15,13 @@ from headrace.topology.compile.update import other_than
 from headrace.topology.errors import NoPartitionError, NoTopicError, Part, type_of
 from headrace.topology.graph.graph import AnySerde, Function, Node, Sink
 from headrace.topology.operators.combining import Partials
-from headrace.topology.serdes.kept import exact_types, is_by_string, own_copy
+from headrace.topology.serdes.normalise import exact_types, is_by_string, own_copy
 from headrace.topology.serdes.partials import unmarked, write_count
 
 
 def emit(gen: Generator, node: Sink, flow: RecordVariables) -> None:
     if node.combines is not None:
-        _emit_folded(gen, node, flow)
+        _emit_pre_aggregated(gen, node, flow)
     else:
         _emit_single(gen, node, flow)
 
@@ -91,35 +91,35 @@ def _emit_guarded(
             w.line(f"send(sent_topic_{i}, sent_value_{i}, sent_key_{i}, {record})")
 
 
-def _emit_folded(gen: Generator, node: Sink, flow: RecordVariables) -> None:
+def _emit_pre_aggregated(gen: Generator, node: Sink, flow: RecordVariables) -> None:
     """Write the aggregation into the key's partial aggregate; records with nulls are sent alone."""
     assert node.combines is not None
-    if _is_held_by_strings(gen, node, flow):
+    if _is_keyed_by_string(gen, node, flow):
         _emit_count_by_string(gen, node, flow)
         return
     w, i = gen.writer, gen.ordinal(node)
     serde = node.key or gen.options.default_key
     key = f"partial_key_{i}"
     w.line(f"{key} = {gen.encoded_key(flow, serde, node)}")
-    known = replace(flow, key_bytes=key, key_serde=serde, key_is_own=True)
-    with w.block(f"if {_is_single(gen, node, flow, key)}:"):
-        _emit_single(gen, node, known)
+    known_flow = replace(flow, key_bytes=key, key_serde=serde, key_is_own=True)
+    with w.block(f"if {_unaggregated_condition(gen, node, flow, key)}:"):
+        _emit_single(gen, node, known_flow)
     with w.block("else:"):
-        known = replace(known, key_is_set=True, value_is_set=True)
+        known_flow = replace(known_flow, key_is_set=True, value_is_set=True)
         if not gen.options.skips_undecodable:
-            _emit_step(gen, node, known, key, _all_given(gen, node, known, key))
+            _emit_step(gen, node, known_flow, key, _decoded_arguments(gen, node, known_flow, key))
             return
         # A record that the reader cannot decode is sent as it is: the reader calls the handler.
         with w.block("try:"):
-            given = _all_given(gen, node, known, key)
-            _check_key(gen, node, known, key)
+            arguments = _decoded_arguments(gen, node, known_flow, key)
+            _check_key(gen, node, known_flow, key)
         with w.block("except Exception:"):
-            _emit_alone(gen, node, known, key)
+            _emit_alone(gen, node, known_flow, key)
         with w.block("else:"):
-            _emit_step(gen, node, known, key, given)
+            _emit_step(gen, node, known_flow, key, arguments)
 
 
-def _is_single(gen: Generator, node: Sink, flow: RecordVariables, key: str) -> str:
+def _unaggregated_condition(gen: Generator, node: Sink, flow: RecordVariables, key: str) -> str:
     """Return the condition under which a record is sent without pre-aggregation."""
     single = [f"partials_{gen.ordinal(node)}.rests"]
     single += [f"{key} is None"] if not flow.key_is_set else []
@@ -127,7 +127,7 @@ def _is_single(gen: Generator, node: Sink, flow: RecordVariables, key: str) -> s
     return " or ".join(single)
 
 
-def _is_held_by_strings(gen: Generator, node: Sink, flow: RecordVariables) -> bool:
+def _is_keyed_by_string(gen: Generator, node: Sink, flow: RecordVariables) -> bool:
     """Whether counts can be looked up by string keys without encoding them."""
     assert node.combines is not None
     serde = node.key or gen.options.default_key
@@ -140,23 +140,25 @@ def _emit_count_by_string(gen: Generator, node: Sink, flow: RecordVariables) -> 
     """Write the count of a record by its string key, which is encoded once per commit."""
     w, i = gen.writer, gen.ordinal(node)
     serde, key = node.key or gen.options.default_key, flow.key_object
-    with w.block(f"if {_is_single(gen, node, flow, key)}:"):
+    with w.block(f"if {_unaggregated_condition(gen, node, flow, key)}:"):
         _emit_single(gen, node, flow)
     with w.block("else:"):
         encoded = gen.encoded_key(replace(flow, key_is_set=True), serde, node)
-        held = f"partial_key_{i}"
+        count_key = f"partial_key_{i}"
         # Keys of other classes may be equal and have other bytes.
-        w.line(f"{held} = {key} if {key}.__class__ is str else {encoded}")
-        _emit_count(gen, node, flow, held, encoded)
+        w.line(f"{count_key} = {key} if {key}.__class__ is str else {encoded}")
+        _emit_count(gen, node, flow, count_key, encoded)
 
 
-def _all_given(gen: Generator, node: Sink, flow: RecordVariables, key: str) -> tuple[str, str]:
+def _decoded_arguments(
+    gen: Generator, node: Sink, flow: RecordVariables, key: str
+) -> tuple[str, str]:
     """Write the arguments of the aggregation: key and value as the topic's reader decodes them."""
     assert node.combines is not None
     fold = node.combines.fold
     return (
-        _given(gen, node, flow.key, "key", data=key) if fold.adds_with_key else "",
-        _given(gen, node, flow.value_object, "value") if fold.reads_value else "",
+        _decoded_part(gen, node, flow.key, "key", data=key) if fold.adds_with_key else "",
+        _decoded_part(gen, node, flow.value_object, "value") if fold.reads_value else "",
     )
 
 
@@ -168,7 +170,7 @@ def _check_key(gen: Generator, node: Sink, flow: RecordVariables, key: str) -> N
         decode = gen.constant(f"decode_key_{gen.ordinal(node)}", serde.deserialize)
         gen.writer.line(f"{decode}({key})")
     elif not node.combines.fold.adds_with_key:
-        _given(gen, node, flow.key, "key", data=key)
+        _decoded_part(gen, node, flow.key, "key", data=key)
 
 
 def _emit_alone(gen: Generator, node: Sink, flow: RecordVariables, key: str) -> None:
@@ -178,7 +180,7 @@ def _emit_alone(gen: Generator, node: Sink, flow: RecordVariables, key: str) -> 
 
 
 def _emit_step(
-    gen: Generator, node: Sink, flow: RecordVariables, key: str, given: tuple[str, str]
+    gen: Generator, node: Sink, flow: RecordVariables, key: str, arguments: tuple[str, str]
 ) -> None:
     """Write the aggregation of a record into the partial aggregate.
 
@@ -192,16 +194,16 @@ def _emit_step(
     if not fold.asks_user:
         _emit_count(gen, node, flow, key, key)
         return
-    kept, old, new = f"partial_{i}", f"old_{i}", f"new_{i}"
+    entry, old, new = f"partial_{i}", f"old_{i}", f"new_{i}"
     serde = combines.value or gen.options.default_value
     step = fold.source.format(
-        key=given[0],
-        value=given[1],
+        key=arguments[0],
+        value=arguments[1],
         old=old,
         **{name: gen.function(f"{name}_{i}", f) for name, f in fold.functions.items()},
     )
-    w.line(f"{kept} = partials_{i}_get({key})")
-    w.line(f"{old} = None if {kept} is None else {kept}[1]")
+    w.line(f"{entry} = partials_{i}_get({key})")
+    w.line(f"{old} = None if {entry} is None else {entry}[1]")
     if not serde.immutable:
         decode = gen.constant(f"read_partial_{i}", serde.deserialize)
         with w.block(f"if {old}.__class__ is bytes:"):
@@ -212,41 +214,43 @@ def _emit_step(
                 w.line(f"{new} = {step}")
             with w.block("except Exception:"):
                 # The first value was not passed to a function: either record may be bad.
-                with w.block(f"if {kept} is None or {kept}[4] > 1:"):
+                with w.block(f"if {entry} is None or {entry}[4] > 1:"):
                     w.line("raise")
                 w.line(f"{new} = None")
         else:
             w.line(f"{new} = {step}")
-        _hold(gen, node, serde, new)
+        _emit_conversion(gen, node, serde, new)
     with w.block(f"if {new} is None:"):
         _emit_alone(gen, node, flow, key)
-    with w.block(f"elif {kept} is None:"):
+    with w.block(f"elif {entry} is None:"):
         w.line(f"partials_{i}[{key}] = [{key}, {new}, {flow.timestamp}, {flow.headers}, 1]")
     with w.block("else:"):
-        w.line(f"{kept}[1] = {new}")
-        w.line(f"{kept}[4] += 1")
-        _emit_latest(gen, flow, kept)
+        w.line(f"{entry}[1] = {new}")
+        w.line(f"{entry}[4] += 1")
+        _emit_latest(gen, flow, entry)
 
 
-def _emit_count(gen: Generator, node: Sink, flow: RecordVariables, held: str, data: str) -> None:
-    """Write the count under the variable `held`; `data` is the expression of the key's bytes."""
+def _emit_count(
+    gen: Generator, node: Sink, flow: RecordVariables, count_key: str, data: str
+) -> None:
+    """Write the count under the variable `count_key`; `data` is the code of the key's bytes."""
     w, i = gen.writer, gen.ordinal(node)
-    kept = f"partial_{i}"
-    w.line(f"{kept} = partials_{i}_get({held})")
-    with w.block(f"if {kept} is None:"):
-        w.line(f"partials_{i}[{held}] = [{data}, 1, {flow.timestamp}, {flow.headers}, 0]")
+    entry = f"partial_{i}"
+    w.line(f"{entry} = partials_{i}_get({count_key})")
+    with w.block(f"if {entry} is None:"):
+        w.line(f"partials_{i}[{count_key}] = [{data}, 1, {flow.timestamp}, {flow.headers}, 0]")
     with w.block("else:"):
-        w.line(f"{kept}[1] += 1")
-        _emit_latest(gen, flow, kept)
+        w.line(f"{entry}[1] += 1")
+        _emit_latest(gen, flow, entry)
 
 
-def _emit_latest(gen: Generator, flow: RecordVariables, kept: str) -> None:
-    with gen.writer.block(f"if {flow.timestamp} > {kept}[2]:"):
-        gen.writer.line(f"{kept}[2] = {flow.timestamp}")
-    gen.writer.line(f"{kept}[3] = {flow.headers}")
+def _emit_latest(gen: Generator, flow: RecordVariables, entry: str) -> None:
+    with gen.writer.block(f"if {flow.timestamp} > {entry}[2]:"):
+        gen.writer.line(f"{entry}[2] = {flow.timestamp}")
+    gen.writer.line(f"{entry}[3] = {flow.headers}")
 
 
-def _given(
+def _decoded_part(
     gen: Generator, node: Sink, variable: str | None, part: Part, *, data: str | None = None
 ) -> str:
     """Write a copy of a part of the record, as its bytes decode; return its variable."""
@@ -255,21 +259,21 @@ def _given(
     is_key = part == "key"
     serde = node.key if is_key else node.value
     serde = serde or (gen.options.default_key if is_key else gen.options.default_value)
-    given = f"given_{part}_{i}"
-    w.line(f"{given} = {variable}")
-    other = other_than(gen, given, exact_types(serde), f"exact_{part}_{i}")
+    decoded = f"given_{part}_{i}"
+    w.line(f"{decoded} = {variable}")
+    other = other_than(gen, decoded, exact_types(serde), f"exact_{part}_{i}")
     with w.block(f"if {other}:"):
         if data is None:
             own = gen.constant(f"keep_{part}_{i}", own_copy(serde))
-            w.line(f"{given} = {own}({given})")
+            w.line(f"{decoded} = {own}({decoded})")
         else:
             decode = gen.constant(f"decode_{part}_{i}", serde.deserialize)
-            w.line(f"{given} = {decode}({data})")
-    return given
+            w.line(f"{decoded} = {decode}({data})")
+    return decoded
 
 
-def _hold(gen: Generator, node: Sink, serde: AnySerde, new: str) -> None:
-    """Write the conversion to the held form: bytes if mutable, so later changes do not matter."""
+def _emit_conversion(gen: Generator, node: Sink, serde: AnySerde, new: str) -> None:
+    """Write the conversion to the stored form: bytes if mutable, so later changes do not matter."""
     w, i = gen.writer, gen.ordinal(node)
     exact = exact_types(serde)
     if not serde.immutable and len(exact) > 1:
@@ -288,7 +292,7 @@ def emit_partials(gen: Generator, node: Sink, w: Writer) -> str:
     name = f"partials_{i}"
     topic = gen.constant(f"topic_{i}", f"{gen.options.application_id}-{node.topic}")
     serde = node.combines.value or gen.options.default_value
-    write = write_count if not fold.asks_user else _writer(serde)
+    write = write_count if not fold.asks_user else _partial_encoder(serde)
     arguments = (
         f"{node.name!r}, send, {topic}, {fold.word!r}, {gen.constant(f'write_held_{i}', write)}"
     )
@@ -305,12 +309,12 @@ def emit_partials(gen: Generator, node: Sink, w: Writer) -> str:
     return name
 
 
-def _writer(serde: AnySerde) -> Callable[[Any], bytes]:
-    return serde.serialize if serde.immutable else partial(written, serde.serialize)
+def _partial_encoder(serde: AnySerde) -> Callable[[Any], bytes]:
+    return serde.serialize if serde.immutable else partial(encoded, serde.serialize)
 
 
-def written(serialize: Callable[[Any], bytes], held: Any) -> bytes:
-    return held if held.__class__ is bytes else serialize(held)
+def encoded(serialize: Callable[[Any], bytes], value: Any) -> bytes:
+    return value if value.__class__ is bytes else serialize(value)
 
 
 def hashed(
@@ -337,29 +341,29 @@ def chosen(
     if not isinstance(topic, str):
         raise NoTopicError(type_of(topic))
     count = partitions_of(topic)
-    named = partitioner(topic, key, value, count)
-    if named is None:
+    result = partitioner(topic, key, value, count)
+    if result is None:
         return (-1,)
-    if named.__class__ is int and 0 <= named < count:
-        return (named,)
-    if _is_number(named):
-        return (_one_of(named, topic, count),)
-    if isinstance(named, (str, bytes, Mapping)) or not isinstance(named, Iterable):
-        raise NoPartitionError(type_of(named), topic, count)
-    return tuple(_one_of(one, topic, count) for one in named)
+    if result.__class__ is int and 0 <= result < count:
+        return (result,)
+    if _is_number(result):
+        return (_checked_partition(result, topic, count),)
+    if isinstance(result, (str, bytes, Mapping)) or not isinstance(result, Iterable):
+        raise NoPartitionError(type_of(result), topic, count)
+    return tuple(_checked_partition(partition, topic, count) for partition in result)
 
 
-def _one_of(named: Any, topic: str, count: int) -> int:
-    if not _is_number(named):
-        raise NoPartitionError(type_of(named), topic, count)
-    number = operator.index(named)
+def _checked_partition(partition: Any, topic: str, count: int) -> int:
+    if not _is_number(partition):
+        raise NoPartitionError(type_of(partition), topic, count)
+    number = operator.index(partition)
     if not 0 <= number < count:
         raise NoPartitionError(str(number), topic, count)
     return number
 
 
-def _is_number(named: Any) -> bool:
-    return hasattr(named, "__index__") and not isinstance(named, bool)
+def _is_number(value: Any) -> bool:
+    return hasattr(value, "__index__") and not isinstance(value, bool)
 
 
 CALLED = {"chosen": chosen, "hashed": hashed, "unmarked": unmarked, "Partials": Partials}

@@ -45,14 +45,14 @@ def emit(gen: Generator, node: SourceNode) -> RecordVariables:
         with _decoding(gen, node):
             w.line("key, value = m.objects()")
             w.line("timestamp = m.time()")
-        _take_time(gen, node)
+        _emit_time_check(gen, node)
         return replace(flow, key="key", value="value")
     w.line("timestamp = m.timestamp()[1]")
     w.line("headers = m.headers()")
     with _decoding(gen, node):
-        flow = _decode(gen, node, _take_partial(gen, node, flow) if node.internal else flow)
+        flow = _decode(gen, node, _emit_partial(gen, node, flow) if node.internal else flow)
     # After the decoding: a record that a handler drops there does not advance stream time.
-    _take_time(gen, node)
+    _emit_time_check(gen, node)
     return flow
 
 
@@ -66,18 +66,18 @@ def stampers(
     sub: SubTopology, options: CompileOptions, now_ms: Callable[[], int]
 ) -> dict[str, Callable[[int], TimestampAssigner]]:
     """Return, by topic, the factory of a partition's timestamp assigner, given its time so far."""
-    found: dict[str, Callable[[int], TimestampAssigner]] = {}
+    factories: dict[str, Callable[[int], TimestampAssigner]] = {}
     for node in sub.sources:
         extractor = extractor_of(node, options)
         if extractor is not None:
             key = decoder_of(node.key or options.default_key)
             value = decoder_of(node.value or options.default_value)
             make = partial(TimestampAssigner, extractor, key, value, now_ms)
-            found.update(dict.fromkeys(node.topics, make))
-    return found
+            factories.update(dict.fromkeys(node.topics, make))
+    return factories
 
 
-def _take_time(gen: Generator, node: SourceNode) -> None:
+def _emit_time_check(gen: Generator, node: SourceNode) -> None:
     w = gen.writer
     with w.block("if timestamp > stream_time:"):
         with w.block(f"if timestamp > {LAST_TIME_MS}:"):
@@ -95,8 +95,8 @@ def _take_time(gen: Generator, node: SourceNode) -> None:
 def _decoding(gen: Generator, node: SourceNode) -> Iterator[None]:
     """Write the decoding, and the call of the handler if it fails."""
     w = gen.writer
-    lets_go = getattr(extractor_of(node, gen.options), "answer", None) is not None
-    if not gen.options.skips_undecodable and not lets_go:
+    has_reaction = getattr(extractor_of(node, gen.options), "failure_reaction", None) is not None
+    if not gen.options.skips_undecodable and not has_reaction:
         yield
         return
     with w.block("try:"):
@@ -108,7 +108,7 @@ def _decoding(gen: Generator, node: SourceNode) -> Iterator[None]:
         w.line("continue")
 
 
-def _take_partial(gen: Generator, node: SourceNode, flow: RecordVariables) -> RecordVariables:
+def _emit_partial(gen: Generator, node: SourceNode, flow: RecordVariables) -> RecordVariables:
     """Write the handling of a partial aggregate, which sources without a taker reject."""
     w, i = gen.writer, gen.ordinal(node)
     take = partial_taker(gen.sub, node, gen.options.default_value)

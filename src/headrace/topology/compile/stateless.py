@@ -51,8 +51,8 @@ def _emit_guarded_branch(
             choice = str(number)
             continue
         function = gen.function(f"predicate_{i}_{number}", predicate, looked_at=True)
-        asked = f"{function}({flow.key_object}, {flow.value_object})"
-        choice = f"{number} if {asked} else ({choice})"
+        condition = f"{function}({flow.key_object}, {flow.value_object})"
+        choice = f"{number} if {condition} else ({choice})"
     with attempt(gen, node, flow):
         w.line(f"branch_{i} = {choice}")
     with otherwise(gen):
@@ -64,11 +64,11 @@ def _emit_guarded_branch(
 def _filter(gen: Generator, node: Stateless, flow: RecordVariables, descend: Descend) -> None:
     negation = "not " if node.op == "filter_not" else ""
     if gen.options.handles_errors:
-        kept = f"kept_{gen.ordinal(node)}"
+        condition = f"kept_{gen.ordinal(node)}"
         with attempt(gen, node, flow):
-            gen.writer.line(f"{kept} = {negation}{_call(gen, node, flow)}")
-            gen.writer.line(f"{kept} = True if {kept} else False")
-        with otherwise(gen), gen.writer.block(f"if {kept}:"):
+            gen.writer.line(f"{condition} = {negation}{_call(gen, node, flow)}")
+            gen.writer.line(f"{condition} = True if {condition} else False")
+        with otherwise(gen), gen.writer.block(f"if {condition}:"):
             _children(gen, node, flow, descend)
         return
     with gen.writer.block(f"if {negation}{_call(gen, node, flow)}:"):
@@ -205,7 +205,7 @@ def _pass(gen: Generator, node: Stateless, flow: RecordVariables, descend: Desce
 def _null_key_filter(
     gen: Generator, node: Stateless, flow: RecordVariables, descend: Descend
 ) -> None:
-    guard_key(gen, node, flow, lambda kept: _children(gen, node, kept, descend))
+    guard_key(gen, node, flow, lambda keyed: _children(gen, node, keyed, descend))
 
 
 def guard_key(
@@ -219,12 +219,12 @@ def guard_key(
     if flow.key_is_set:
         rest(flow)
         return
-    kept = replace(flow, key_is_set=True)
+    keyed = replace(flow, key_is_set=True)
     fails = gen.options.null_key_policy == "fail"
     if fails and not gen.options.handles_errors:
         with w.block(f"if {flow.key_or_bytes} is None:"):
             w.line(f"raise NullKeyError({node.name!r}, {store!r})")
-        rest(kept)
+        rest(keyed)
         return
     with w.block(f"if {flow.key_or_bytes} is None:"):
         if fails:
@@ -232,13 +232,13 @@ def guard_key(
         else:
             w.line(f"dropped({node.name!r}, 'null key')")
     with w.block("else:"):
-        rest(kept)
+        rest(keyed)
 
 
 def _call(gen: Generator, node: Stateless, flow: RecordVariables) -> str:
-    looked_at = node.op in ("filter", "filter_not", "peek", "for_each")
+    is_checked = node.op in ("filter", "filter_not", "peek", "for_each")
     name = f"function_{gen.ordinal(node)}"
-    function = gen.function(name, node.function, looked_at=looked_at)
+    function = gen.function(name, node.function, looked_at=is_checked)
     if node.with_key:
         return f"{function}({flow.key_object}, {flow.value_object})"
     return f"{function}({flow.value_object})"

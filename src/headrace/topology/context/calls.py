@@ -145,10 +145,10 @@ class Caller(Protocol):
     """Executor of external calls."""
 
     @property
-    def gathers(self) -> bool:
+    def batches_records(self) -> bool:
         """Whether operators should pass the calls of several records together."""
 
-    def watch(self, look: Callable[[], None], /) -> None:
+    def watch(self, check: Callable[[], None], /) -> None:
         """Set a function to call while calls are in flight; an exception cancels them."""
 
     def run(self, jobs: Sequence[ExternalCall], plan: CallPlan, /) -> None:
@@ -161,9 +161,9 @@ class Caller(Protocol):
 class NoCaller:
     """Executor of tasks without external calls."""
 
-    gathers: ClassVar[bool] = False
+    batches_records: ClassVar[bool] = False
 
-    def watch(self, look: Callable[[], None], /) -> None: ...
+    def watch(self, check: Callable[[], None], /) -> None: ...
 
     def run(self, jobs: Sequence[ExternalCall], plan: CallPlan, /) -> None:
         del jobs, plan

@@ -71,7 +71,7 @@ class Operator:
     pending: MutableMapping[Any, Any]
     """Cached results that the next flush forwards; always the same object."""
 
-    holds_results: ClassVar[bool] = False
+    delays_results: ClassVar[bool] = False
     """Whether it may emit results that are earlier than its stream time."""
 
     def process(self, key: Any, value: Any, old: Any, timestamp: int, headers: Headers, /) -> None:
@@ -87,14 +87,14 @@ class Operator:
         """Whether it emits results of earlier records when its time advances."""
         return False
 
-    def has_results_left(self) -> bool:
+    def has_remaining_results(self) -> bool:
         """Return whether results are due that did not fit into the last commit."""
         return False
 
-    def emit_left(self) -> None:
+    def emit_remaining(self) -> None:
         """Emit the results left by the last commit, within the budget of the next commit."""
 
-    def held_from(self) -> int | None:
+    def earliest_waiting(self) -> int | None:
         """Return the earliest time that a waiting result may have; None if no result waits."""
         return None
 
@@ -113,7 +113,7 @@ def no_stores(name: str) -> Any:
     raise LookupError(f"no store {name!r} can be opened here")
 
 
-def stop(error: Exception, *_: Any) -> None:
+def raise_error(error: Exception, *_: Any) -> None:
     """Raise an error that no handler skips."""
     raise error
 
@@ -122,7 +122,7 @@ def raise_earlier(error: Exception, timestamp: int) -> NoReturn:
     raise EarlierRecordError(error, timestamp)
 
 
-def no_row(error: Exception, _: int) -> tuple[None, int]:
+def empty_row(error: Exception, _: int) -> tuple[None, int]:
     """Return an empty row, because the handler already handled the error when the row changed."""
     if isinstance(error, (MemoryError, RegistryError)):
         raise error
@@ -151,17 +151,18 @@ class OperatorContext:
         failed: Called with the error of a user's function, and key, value, timestamp and headers of
             the record; returns if a handler skips the record, and raises the error otherwise. Wrap
             the error of a record other than the current record in an `EarlierRecordError`.
-        let_go: Called with an error and key, value, timestamp and headers of a record that the
-            operator itself sends to the dead-letter topic, independently of the handlers.
-        at_once: Whether results are combined with records from another path, so that they must not
-            be delayed.
-        in_runs: Whether results are combined with records of other sources, so that they must not
-            be delayed beyond the current batch.
-        has_its_own: Whether no other code can reference the keys and values that the operator gets.
-        told_late: Returns whether a table's rows may be newer than its forwarded changes, by its
-            node's name.
-        unreadable: Called with the error of a function that computes a row during a read, and the
-            row's timestamp. Returns a replacement: an empty row, if a handler skips records.
+        send_dead_letter: Called with an error and key, value, timestamp and headers of a record
+            that the operator itself sends to the dead-letter topic, independently of the handlers.
+        flush_each_record: Whether results are combined with records from another path, so that
+            records must not be batched.
+        flush_each_run: Whether results are combined with records of other sources, so that a batch
+            must not extend beyond the current run.
+        owns_records: Whether no other code can reference the keys and values that the operator
+            receives.
+        forwards_later: Returns whether a table's rows may be newer than its forwarded changes, by
+            its node's name.
+        row_error: Called with the error of a function that computes a row during a read, and the
+            row's timestamp. Returns an empty row if a handler skips records; raises otherwise.
     """
 
     node: str
@@ -177,10 +178,10 @@ class OperatorContext:
     task: TaskContext
     old_is_read: bool = True
     open_store: Callable[[str], Any] = no_stores
-    failed: Callable[[Exception, Any, Any, int, Headers], None] = stop
-    let_go: Callable[[Exception, Any, Any, int, Headers], None] = stop
-    at_once: bool = False
-    in_runs: bool = False
-    has_its_own: bool = False
-    told_late: Callable[[str], bool] = lambda _: False
-    unreadable: Callable[[Exception, int], tuple[None, int]] = raise_earlier
+    failed: Callable[[Exception, Any, Any, int, Headers], None] = raise_error
+    send_dead_letter: Callable[[Exception, Any, Any, int, Headers], None] = raise_error
+    flush_each_record: bool = False
+    flush_each_run: bool = False
+    owns_records: bool = False
+    forwards_later: Callable[[str], bool] = lambda _: False
+    row_error: Callable[[Exception, int], tuple[None, int]] = raise_earlier

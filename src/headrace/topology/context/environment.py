@@ -42,7 +42,7 @@ Failed = Callable[..., None]
 and the part that could not be written, if a sink was writing the record.
 """
 
-Answered = Literal["skip", "dead_letter"]
+FailureReaction = Literal["skip", "dead_letter"]
 """Reaction of an operator to its failed records that overrides the handlers."""
 
 LetGo = Callable[..., None]

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
 from headrace.topology.context.context import Operator, OperatorContext, TableView
-from headrace.topology.context.environment import Answered
+from headrace.topology.context.environment import FailureReaction
 from headrace.topology.errors import Arguments
 from headrace.topology.external_sink import ExternalSink
 from headrace.topology.serdes import Serde
@@ -30,14 +30,14 @@ class RowKind:
         kind: Kind of the operator.
         spans: Durations such as the window size, in milliseconds, by name.
         fixed: Names of the spans that cannot change without making stored rows invalid.
-        unsaid: Values of spans that older versions did not record: for a span that is added to a
-            deployed kind, the value that preserves its behavior.
+        unrecorded: Values of spans that older versions did not record: for a span that is added to
+            a deployed kind, the value that preserves its behavior.
     """
 
     kind: str
     spans: Mapping[str, int] = field(default_factory=dict)
     fixed: frozenset[str] = frozenset()
-    unsaid: Mapping[str, int] = field(default_factory=dict)
+    unrecorded: Mapping[str, int] = field(default_factory=dict)
 
 
 class NodeProperties:
@@ -54,7 +54,7 @@ class NodeProperties:
 
     needs_record: ClassVar[bool] = False
     """Whether it reads the record that is being processed, from `OperatorContext.task`."""
-    gathers: ClassVar[bool] = False
+    batches_records: ClassVar[bool] = False
     """Whether it collects records and forwards their results together."""
 
     @property
@@ -63,7 +63,7 @@ class NodeProperties:
         return False
 
     @property
-    def answer(self) -> Answered | None:
+    def failure_reaction(self) -> FailureReaction | None:
         """Reaction to failed records; None leaves it to the handler."""
         return None
 
@@ -110,7 +110,7 @@ class NodeProperties:
     """Whether it runs a user's processor, which can be connected with stores."""
 
     @property
-    def writes_outside(self) -> ExternalSink | None:
+    def external_sink(self) -> ExternalSink | None:
         """External sink that it writes to, in a separate sub-topology; None if it has none."""
         return None
 

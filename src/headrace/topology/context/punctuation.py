@@ -1,8 +1,8 @@
 """Schedules of a task's punctuators, for stream time and wall-clock time; pure functions.
 
 A schedule is due at its start and then every interval. Missed calls are combined into a single
-call, and the next call is due at the first time of the grid after now. If several schedules are
-due, they run in the order of their due times, then of their creation.
+call, and the next call is due at the first multiple of the interval after now. If several schedules
+are due, they run in the order of their due times, then of their creation.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class Schedule:
         """Whether it was cancelled."""
         return self._cancelled
 
-    def move_behind(self, now_ms: int) -> None:
-        """Set the next call to the first time of the grid after now."""
+    def move_past(self, now_ms: int) -> None:
+        """Set the next call to the first multiple of the interval after now."""
         missed = (now_ms - self.due.value) // self.interval_ms
         self.due.value += (missed + 1) * self.interval_ms
 
@@ -88,19 +88,19 @@ class Schedules:
                 _, order, schedule = due.pop(0)
                 if schedule.cancelled:
                     continue
-                schedule.move_behind(now_ms)
+                schedule.move_past(now_ms)
                 self._push(order, schedule)
                 call(schedule, now_ms)
         finally:
             for _, order, schedule in due:
                 self._push(order, schedule)
-            self._forget_cancelled()
+            self._remove_cancelled()
 
     def _push(self, order: int, schedule: Schedule) -> None:
         heappush(self._waiting, (schedule.due.value, order, schedule))
         self.due_ms = self._waiting[0][0]
 
-    def _forget_cancelled(self) -> None:
+    def _remove_cancelled(self) -> None:
         while self._waiting and self._waiting[0][2].cancelled:
             heappop(self._waiting)
         self.due_ms = self._waiting[0][0] if self._waiting else NEVER_MS

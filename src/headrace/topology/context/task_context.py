@@ -2,9 +2,9 @@
 
 Hot path: `begin` and `end` run for each record, but only in sub-topologies with processors.
 
-Ownership: the generated code sets the current record, `Processor` operators set its time, the
-schedules decide when punctuators run. All of it ends with the task; values that must survive it are
-in numbers that are committed in the offset metadata.
+Ownership: the generated code sets the current record, the operators of processors set its time, and
+the schedules call the punctuators. All of this state ends with the task; values that must survive
+it are numbers that are committed in the offset metadata.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ def _no_clock() -> int:
     raise LookupError("the processors of this task have no clock")
 
 
-def _fail(node: str, error: BaseException) -> None:  # noqa: ARG001
+def _raise_failure(node: str, error: BaseException) -> None:  # noqa: ARG001
     raise error
 
 
-def _refuse(node: str, error: Exception, message: Any, row: SinkRow) -> None:  # noqa: ARG001
+def _raise_refusal(node: str, error: Exception, message: Any, row: SinkRow) -> None:  # noqa: ARG001
     raise error
 
 
 class EmissionBudget:
-    """Number and time of the results that operators may emit on their own before the next commit.
+    """Limit of the results that operators may emit without a record before the next commit.
 
     One record after a pause can close any number of windows. Their results are emitted over several
-    commits, each of which stays short in comparison with the timeout of a transaction. An operator
-    calls `spend` for each result of this kind, and stops as soon as `is_spent`.
+    commits, so that each transaction stays much shorter than its timeout. An operator calls `spend`
+    for each such result, and stops when `is_spent` is true.
 
     Args:
-        results: how many results fit into one commit; None for any number.
+        results: maximum number of results per commit; None for any number.
         now_ms: the wall clock.
 
     >>> budget = EmissionBudget(2)
@@ -87,11 +87,11 @@ class EmissionBudget:
 
 
 RESULTS_PER_COMMIT = 10_000
-"""Results of closed windows and the like that one commit has at most: about 100 ms of work."""
+"""Maximum number of results of closed windows and similar per commit: about 100 ms of work."""
 EMISSION_MS = 500
-"""How long such results are emitted before a commit, if what follows takes longer for each."""
+"""Maximum time of emitting such results before a commit, if their processing is slow."""
 EMISSION_CHECK = 8
-"""After how many results the clock is asked."""
+"""Number of results between two checks of the clock."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,17 +131,17 @@ class TaskContext:
     count: Callable[[str, str, float], None] = lambda *_: None
     stream_time: int = -1
     watermark: int = NEVER_MS
-    failed: Callable[[str, BaseException], None] = _fail
+    failed: Callable[[str, BaseException], None] = _raise_failure
     calls: Caller = field(default_factory=NoCaller)
     emission: EmissionBudget = field(default_factory=EmissionBudget)
-    """Shared by all tasks of a worker, which have their commits together."""
+    """Shared by all tasks of a worker, because they commit together."""
     has_waited: bool = False
-    """Whether the last run ended early, because it waited for external calls or its results have to
-    wait for a commit; the worker checks the clock and the consumer before the rest."""
+    """Whether the last run ended early, because it waited for external calls or its results must
+    wait for a commit; the worker then checks the clock and the consumer before it continues."""
     record: Any = None
     """The current message; None in punctuators and while caches are flushed."""
     batched: Any = None
-    """The `Gathered` whose result is being forwarded; kept if an error ends the task."""
+    """The `BatchedRecord` that is being forwarded; remains set if an error ends the task."""
     timestamp: int = -1
     """Time of the current record or punctuation of a processor."""
     is_punctuating: bool = False
@@ -154,14 +154,14 @@ class TaskContext:
     """Longest call of an `init` since the task started, in wall-clock time."""
     outbox: Any = None
     """The `Outbox` of a task that writes to an external sink."""
-    refused: Callable[[str, Exception, Any, SinkRow], None] = _refuse
+    refused: Callable[[str, Exception, Any, SinkRow], None] = _raise_refusal
     """Called with the node, the error, the message and the row that an external sink rejects;
     returns if the row is skipped."""
     _by_stream_time: Schedules = field(default_factory=Schedules)
     _by_wall_clock: Schedules = field(default_factory=Schedules)
     _processors: list[tuple[str, Start, Close]] = field(default_factory=list)
     _started: int = 0
-    _gathered: dict[str, tuple[int, Callable[[], None]]] = field(default_factory=dict)
+    _scheduled_flushes: dict[str, tuple[int, Callable[[], None]]] = field(default_factory=dict)
 
     # -- around each record ------------------------------------------------------------------
 
@@ -184,7 +184,7 @@ class TaskContext:
             self.stream_time = time
             self.end()
 
-    # -- the life of the processors ------------------------------------------------------------
+    # -- life cycle of the processors ----------------------------------------------------------
 
     def add(self, node: str, start: Start, close: Close) -> None:
         self._processors.append((node, start, close))
@@ -223,24 +223,26 @@ class TaskContext:
 
     @property
     def wall_due_ms(self) -> int:
-        if not self._gathered:
+        if not self._scheduled_flushes:
             return self._by_wall_clock.due_ms
-        return min(self._by_wall_clock.due_ms, *(due_ms for due_ms, _ in self._gathered.values()))
+        return min(
+            self._by_wall_clock.due_ms, *(due_ms for due_ms, _ in self._scheduled_flushes.values())
+        )
 
     def punctuate(self, now_ms: int) -> None:
         """Flush batches that are due, and call the wall-clock punctuators that are due."""
-        due = [release for due_ms, release in self._gathered.values() if due_ms <= now_ms]
+        due = [release for due_ms, release in self._scheduled_flushes.values() if due_ms <= now_ms]
         for release in due:
             release()
         self._by_wall_clock.run(now_ms, partial(self._call, "punctuator by wall clock"))
 
-    def release_at(self, node: str, due_ms: int, release: Callable[[], None]) -> None:
+    def flush_at(self, node: str, due_ms: int, release: Callable[[], None]) -> None:
         """Schedule the flush of a node's collected records at a wall-clock time."""
-        self._gathered[node] = (due_ms, release)
+        self._scheduled_flushes[node] = (due_ms, release)
 
-    def released(self, node: str) -> None:
+    def cancel_flush(self, node: str) -> None:
         """Cancel the scheduled flush of a node."""
-        self._gathered.pop(node, None)
+        self._scheduled_flushes.pop(node, None)
 
     def _call(self, kind: CallKind, schedule: Schedule, now_ms: int) -> None:
         begun_ms = self.now_ms()

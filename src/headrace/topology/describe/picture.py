@@ -186,7 +186,7 @@ def to_svg(topology: Graph) -> str:
     picture = picture_of(topology)
     lanes = _lanes(picture)
     rows = _rows(picture)
-    places, widths = _places(picture, lanes, rows)
+    positions, widths = _positions(picture, lanes, rows)
     width = sum(widths.values()) + _GAP * (len(widths) + 1)
     height = _TITLE + _ROW * (max(rows.values(), default=0) + 1) + _MARGIN
     parts = [
@@ -197,8 +197,8 @@ def to_svg(topology: Graph) -> str:
         _STYLE,
         _HEAD,
         *_lane_parts(picture, widths, height),
-        *_arrow_parts(picture, places),
-        *(_box_part(box, places[box.id]) for box in picture.boxes),
+        *_arrow_parts(picture, positions),
+        *(_box_part(box, positions[box.id]) for box in picture.boxes),
         "</svg>",
     ]
     return "".join(parts)
@@ -236,7 +236,7 @@ def _rows(picture: Picture) -> dict[str, int]:
     return rows | {store: rows[step] for store, step in tied.items()}
 
 
-def _places(
+def _positions(
     picture: Picture, lanes: dict[str, int], rows: dict[str, int]
 ) -> tuple[dict[str, _BoxPosition], dict[int, float]]:
     lines: dict[tuple[int, int], list[Box]] = {}
@@ -246,7 +246,7 @@ def _places(
         lane: max([_width(name), *(_line_width(b) for (at, _), b in lines.items() if at == lane)])
         for lane, name in picture.lanes.items()
     }
-    places: dict[str, _BoxPosition] = {}
+    positions: dict[str, _BoxPosition] = {}
     left = _GAP
     for lane, width in widths.items():
         for (at, row), boxes in lines.items():
@@ -255,10 +255,10 @@ def _places(
                 for box in boxes:
                     own = _width(box.text)
                     y = _TITLE + _ROW * row + _ROW / 2
-                    places[box.id] = _BoxPosition(x + _GAP / 2 + own / 2, y, own)
+                    positions[box.id] = _BoxPosition(x + _GAP / 2 + own / 2, y, own)
                     x += own + _GAP
         left += width + _GAP
-    return places, widths
+    return positions, widths
 
 
 def _width(text: str) -> float:
@@ -280,9 +280,9 @@ def _lane_parts(picture: Picture, widths: dict[int, float], height: float) -> It
         left += width + _GAP
 
 
-def _arrow_parts(picture: Picture, places: dict[str, _BoxPosition]) -> Iterator[str]:
+def _arrow_parts(picture: Picture, positions: dict[str, _BoxPosition]) -> Iterator[str]:
     for arrow in picture.arrows:
-        start, end = places[arrow.start], places[arrow.end]
+        start, end = positions[arrow.start], positions[arrow.end]
         if start.y == end.y:
             x1, x2 = sorted((start.x, end.x))
             yield f'<path class="tied" d="M{x1:.0f} {start.y:.0f}L{x2:.0f} {end.y:.0f}"/>'
@@ -298,10 +298,10 @@ def _arrow_parts(picture: Picture, places: dict[str, _BoxPosition]) -> Iterator[
         )
 
 
-def _box_part(box: Box, place: _BoxPosition) -> str:
+def _box_part(box: Box, at: _BoxPosition) -> str:
     round_by = {"topic": 15, "step": 3, "store": 8}[box.kind]
     return (
-        f'<rect class="{box.kind}" x="{place.x - place.width / 2:.0f}" '
-        f'y="{place.y - _HEIGHT / 2:.0f}" width="{place.width:.0f}" height="{_HEIGHT:.0f}" '
-        f'rx="{round_by}"/><text x="{place.x:.0f}" y="{place.y + 4:.0f}">{escape(box.text)}</text>'
+        f'<rect class="{box.kind}" x="{at.x - at.width / 2:.0f}" '
+        f'y="{at.y - _HEIGHT / 2:.0f}" width="{at.width:.0f}" height="{_HEIGHT:.0f}" '
+        f'rx="{round_by}"/><text x="{at.x:.0f}" y="{at.y + 4:.0f}">{escape(box.text)}</text>'
     )

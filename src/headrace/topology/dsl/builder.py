@@ -112,8 +112,8 @@ class StreamsBuilder:
         """
         topic = legal_topic(topic, "table()")
         names = self._draft.names
-        kept = materialized(store)
-        reserved = names.store(f"{topic}-") if kept.store is None else kept.store
+        options = materialized(store)
+        reserved = names.store(f"{topic}-") if options.store is None else options.store
         source_name = names.node("KSTREAM-SOURCE-", None if name is None else f"{name}-source")
         source = SourceNode(
             source_name,
@@ -124,7 +124,7 @@ class StreamsBuilder:
             offset_reset=offset_reset,
         )
         node_name = names.node("KTABLE-SOURCE-", name)
-        table, rows, stored = table_node(node_name, source_name, kept, reserved, key, value)
+        table, rows, stored = table_node(node_name, source_name, options, reserved, key, value)
         if not stored:
             self._draft.reserve(table.name, rows)
             return KTable(Edge(self._draft, self._draft.add(source, table), key, value))

@@ -124,14 +124,14 @@ class CogroupedKStream(Generic[K, A]):
             >>> dict(driver.store("balance"))
             {'ann': 7}
         """
-        kept = materialized(store)
+        options = materialized(store)
         row_key = key or _shared_key(self._groups)
 
         def make(store_name: str) -> Made:
-            rows = Store(kept.spec(store_name), row_key, value)
+            rows = Store(options.spec(store_name), row_key, value)
             return rows, KeyedFold(store_name, Aggregating(initializer, aggregate_tagged))
 
-        edge = _cogroup(self._groups, kept, name, make, folds_nulls=False)
+        edge = _cogroup(self._groups, options, name, make, folds_nulls=False)
         return ktable.KTable(replace(edge, key=row_key, value=value))
 
     @overload
@@ -203,7 +203,7 @@ class TimeWindowedCogroupedKStream(Generic[K, A]):
             >>> [(key.window.start_ms, total) for key, total in driver.store("balance").items()]
             [(0, 7)]
         """
-        kept = materialized(store)
+        options = materialized(store)
         windows = self._windows
         windowed: TimeWindowedSerde[K] = TimeWindowedSerde(
             key or _shared_key(self._groups), size_ms(windows)
@@ -211,11 +211,11 @@ class TimeWindowedCogroupedKStream(Generic[K, A]):
         fold = Aggregating(initializer, aggregate_tagged)
 
         def make(store_name: str) -> Made:
-            spec, rows = windowed_fold(windows, fold, store_name, kept)
+            spec, rows = windowed_fold(windows, fold, store_name, options)
             return Store(rows, WindowStoreSerde(windowed), value), spec
 
         folds_nulls = not isinstance(windows, SlidingWindows)
-        edge = _cogroup(self._groups, kept, name, make, folds_nulls=folds_nulls)
+        edge = _cogroup(self._groups, options, name, make, folds_nulls=folds_nulls)
         return ktable.KTable(replace(edge, key=windowed, value=value))
 
 
@@ -266,12 +266,12 @@ class SessionWindowedCogroupedKStream(Generic[K, A]):
             >>> [(*key.window, path) for key, path in driver.store("visits").items()]
             [(10, 14, ['tea', 3])]
         """
-        kept = materialized(store)
+        options = materialized(store)
         windowed = SessionWindowedSerde(key or _shared_key(self._groups))
         windows = self._windows
 
         def make(store_name: str) -> Made:
-            rows = session_store(kept, store_name, windows, windowed, value)
+            rows = session_store(options, store_name, windows, windowed, value)
             assert rows.spec.retention_ms is not None
             return rows, SessionFold(
                 store_name,
@@ -280,13 +280,13 @@ class SessionWindowedCogroupedKStream(Generic[K, A]):
                 retention_ms=rows.spec.retention_ms,
             )
 
-        edge = _cogroup(self._groups, kept, name, make, folds_nulls=True)
+        edge = _cogroup(self._groups, options, name, make, folds_nulls=True)
         return ktable.KTable(replace(edge, key=windowed, value=value))
 
 
 def _cogroup(
     groups: tuple[Group, ...],
-    kept: Materialized,
+    options: Materialized,
     name: str | None,
     make: Callable[[str], Made],
     *,
@@ -295,7 +295,7 @@ def _cogroup(
     """Add repartition topics, a node for each stream and the merge, in Kafka Streams' order."""
     first = groups[0][0]._edge
     draft, names = first.draft, first.draft.names
-    store_name = names.store(_AGGREGATE) if kept.store is None else kept.store
+    store_name = names.store(_AGGREGATE) if options.store is None else options.store
     rows, fold = make(store_name)
     edges = [_partitioned(group, groups, store_name) for group, _ in groups]
     nodes: list[str] = []

@@ -58,9 +58,9 @@ def global_table(
     store: str | Materialized | None,
     name: str | None,
 ) -> GlobalKTable[K, V]:
-    kept = materialized(store)
+    options = materialized(store)
     names = draft.names
-    store_name = names.store(f"{topic}-") if kept.store is None else kept.store
+    store_name = names.store(f"{topic}-") if options.store is None else options.store
     source = GlobalSource(
         names.node("KSTREAM-SOURCE-", None if name is None else f"{name}-source"),
         topic=topic,
@@ -69,7 +69,7 @@ def global_table(
     )
     table = GlobalTable(names.node("KTABLE-SOURCE-", name), (source.name,), store_name)
     # The topic is the changelog, and nothing is cached: the table has no downstream nodes.
-    spec = replace(kept.spec(store_name), logged=False, cached=False)
+    spec = replace(options.spec(store_name), logged=False, cached=False)
     draft.add(source, table, store=Store(spec, key, value))
     return GlobalKTable(store_name, draft, table.name)
 

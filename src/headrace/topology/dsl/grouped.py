@@ -243,14 +243,14 @@ class KGroupedStream(Generic[K, V]):
         *,
         burn: bool = False,
     ) -> ktable.KTable[K, Any]:
-        kept = materialized(store)
+        options = materialized(store)
         key = key or self._edge.key
 
         def make(node: str, parent: str, store_name: str) -> tuple[Node, Store]:
-            added = Store(kept.spec(store_name), key, value)
+            added = Store(options.spec(store_name), key, value)
             return Aggregate(node, (parent,), fold=fold, store=store_name), added
 
         edge, node = add_fold(
-            self._edge, fold, make, kept=kept, group=self._name, name=name, burn=burn
+            self._edge, fold, make, options=options, group=self._name, name=name, burn=burn
         )
         return ktable.KTable(replace(edge, node=node, key=key, value=value))

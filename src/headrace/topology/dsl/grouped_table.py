@@ -170,9 +170,9 @@ class KGroupedTable(Generic[K, V]):
         name: str | None,
     ) -> Edge:
         """Add the repartition topic and the aggregation. The order of generated names matters."""
-        edge, kept = self._edge, materialized(store)
+        edge, options = self._edge, materialized(store)
         names = edge.draft.names
-        store_name = names.store(_AGGREGATE) if kept.store is None else kept.store
+        store_name = names.store(_AGGREGATE) if options.store is None else options.store
         sink = names.node("KSTREAM-SINK-", None if name is None else f"{name}-sink")
         source = names.node("KSTREAM-SOURCE-", None if name is None else f"{name}-source")
         node_name = names.node(f"KTABLE-{fold.title}-", name)
@@ -182,7 +182,7 @@ class KGroupedTable(Generic[K, V]):
             source = self._source
         node = storing(node_name, source, TableFold(store_name, fold))
         result = replace(edge, node=node_name, key=key or edge.key, value=value)
-        edge.draft.add(node, store=Store(kept.spec(store_name), result.key, value))
+        edge.draft.add(node, store=Store(options.spec(store_name), result.key, value))
         return result
 
     def _repartition(self, store: str, sink: str, source: str) -> None:

@@ -15,10 +15,10 @@ from headrace.topology.dsl import branched, grouped, ktable
 from headrace.topology.dsl.global_table import GlobalKTable
 from headrace.topology.dsl.steps.calls import (
     CallOptions,
-    Calls,
+    MapAsyncArguments,
     OnError,
-    called_for_batches,
-    called_for_each,
+    add_map_async,
+    add_map_batches,
 )
 from headrace.topology.dsl.steps.join_nodes import (
     JoinKind,
@@ -534,8 +534,8 @@ class KStream(Generic[K, V]):
             ...     [(record.key, record.value) for record in driver.output("prices").read_all()]
             [('a', 3), ('b', 4)]
         """
-        given = Calls(fn, with_key, concurrency, timeout, retry, order, on_error, name)
-        return self._stream(called_for_each(self._edge, given))
+        given = MapAsyncArguments(fn, with_key, concurrency, timeout, retry, order, on_error, name)
+        return self._stream(add_map_async(self._edge, given))
 
     @overload
     def map_batches(
@@ -596,7 +596,7 @@ class KStream(Generic[K, V]):
             ...     [(record.key, record.value) for record in driver.output("scores").read_all()]
             [('a', 3), ('b', 4)]
         """
-        made = called_for_batches(
+        made = add_map_batches(
             self._edge, fn, max_records=max_records, max_ms=max_ms, form=as_, name=name
         )
         return self._stream(made)
@@ -1178,8 +1178,8 @@ class KStream(Generic[K, V]):
                 "a join of two streams requires JoinWindows, the maximum time between two "
                 f"matching records, not {windows!r}"
             )
-        kept = materialized(options.pop("store"))
-        join = StreamJoin(kind=kind, joiner=joiner, windows=windows, store=kept, **options)
+        store_options = materialized(options.pop("store"))
+        join = StreamJoin(kind=kind, joiner=joiner, windows=windows, store=store_options, **options)
         return self._stream(add_stream_join(self._edge, other._edge, join))
 
     def _stream(self, edge: Edge) -> KStream[Any, Any]:

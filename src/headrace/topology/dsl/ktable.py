@@ -14,8 +14,8 @@ from headrace.topology.dsl.steps.stream_steps import AnyStore, add_external_sink
 from headrace.topology.dsl.steps.table_steps import (
     FILTER,
     MAP_VALUES,
-    kept_if,
-    kept_unless,
+    filtered,
+    filtered_not,
     mapped_table,
     mapped_values,
     transformed_table,
@@ -104,7 +104,7 @@ class KTable(Generic[K, V]):
             [dear]: tea, 12
             [dear]: tea, None
         """
-        return self._mapped(FILTER, kept_if(predicate), store, key, value, name)
+        return self._mapped(FILTER, filtered(predicate), store, key, value, name)
 
     def filter_not(
         self,
@@ -130,7 +130,7 @@ class KTable(Generic[K, V]):
             ...     dict(driver.store("cheap"))
             {'jam': 4}
         """
-        return self._mapped(FILTER, kept_unless(predicate), store, key, value, name)
+        return self._mapped(FILTER, filtered_not(predicate), store, key, value, name)
 
     @overload
     def map_values(
@@ -557,10 +557,10 @@ class KTable(Generic[K, V]):
         All other arguments are as in `join`.
         """
         if foreign_key is None:
-            alone = (True, False)
-            return self._made(
-                primary_key_join(self._edge, other._edge, joiner, alone=alone, **options)
+            result = primary_key_join(
+                self._edge, other._edge, joiner, emits_unmatched=(True, False), **options
             )
+            return self._made(result)
         edge = foreign_key_join(
             self._edge, other._edge, joiner, foreign_key=foreign_key, outer=True, **options
         )
@@ -604,8 +604,10 @@ class KTable(Generic[K, V]):
             {'jam': 4, 'tea': 5}
         """
         options: dict[str, Any] = {"store": store, "key": key, "value": value, "name": name}
-        alone = (True, True)
-        return self._made(primary_key_join(self._edge, other._edge, joiner, alone=alone, **options))
+        result = primary_key_join(
+            self._edge, other._edge, joiner, emits_unmatched=(True, True), **options
+        )
+        return self._made(result)
 
     def _made(self, edge: Edge) -> KTable[Any, Any]:
         return KTable(edge)

@@ -179,7 +179,7 @@ class SessionWindowedKStream(Generic[K, V]):
     def _fold(
         self,
         fold: Fold,
-        kept: Materialized,
+        options: Materialized,
         rows: tuple[AnySerde | None, AnySerde | None],
         name: str | None,
         *,
@@ -189,7 +189,7 @@ class SessionWindowedKStream(Generic[K, V]):
         key, value = SessionWindowedSerde(rows[0]), rows[1]
 
         def make(node: str, parent: str, store: str) -> tuple[Node, Store]:
-            added = session_store(kept, store, windows, key, value)
+            added = session_store(options, store, windows, key, value)
             assert added.spec.retention_ms is not None
             spec = SessionFold(
                 store,
@@ -202,18 +202,18 @@ class SessionWindowedKStream(Generic[K, V]):
             return storing(node, parent, spec, reads_value=reads_value), added
 
         edge, node = add_fold(
-            self._edge, fold, make, kept=kept, group=self._name, name=name, burn=burn
+            self._edge, fold, make, options=options, group=self._name, name=name, burn=burn
         )
         add_late(edge, node, self._late)
         return replace(edge, node=node, key=key, value=value)
 
 
 def session_store(
-    kept: Materialized,
+    options: Materialized,
     name: str,
     windows: SessionWindows,
     key: SessionWindowedSerde[Any],
     value: AnySerde | None,
 ) -> Store:
     least_ms = windows.gap_ms + windows.grace_ms
-    return Store(kept.timed_spec(name, "session", least_ms=least_ms), key, value)
+    return Store(options.timed_spec(name, "session", least_ms=least_ms), key, value)

@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import Literal
 
 from headrace.state.spec import StoreSpec
-from headrace.topology.arguments import require_word
+from headrace.topology.arguments import require_choice
 from headrace.topology.errors import TopologyError
 from headrace.topology.graph.draft import Draft, DraftStep
 from headrace.topology.graph.node import Node
@@ -57,7 +57,7 @@ class BufferConfig(metaclass=Hinting):
                 raise TopologyError(
                     f"BufferConfig() was given {name}={bound}; give it 0 or more, or leave it out"
                 )
-        require_word("when_full", self.when_full, ("emit_early", "shut_down"))
+        require_choice("when_full", self.when_full, ("emit_early", "shut_down"))
 
     @property
     def is_strict(self) -> bool:
@@ -107,8 +107,8 @@ class Suppressed(metaclass=Hinting):
         """
         if not buffer.is_strict:
             raise TopologyError(
-                "until_window_closes() promises final results, which a buffer that emits early "
-                "cannot give; use when_full='shut_down', or no bound, or until_time_limit()"
+                "until_window_closes() emits only final results, which a buffer that emits early "
+                "cannot guarantee; use when_full='shut_down', or no bound, or until_time_limit()"
             )
         return cls(None, buffer)
 

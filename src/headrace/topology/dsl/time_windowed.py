@@ -188,16 +188,16 @@ class TimeWindowedKStream(Generic[K, V]):
         burn: bool = False,
     ) -> ktable.KTable[Windowed[K], Any]:
         windowed: TimeWindowedSerde[K] = TimeWindowedSerde(rows[0], size_ms(self._windows))
-        kept = materialized(store)
+        options = materialized(store)
 
         def make(node: str, parent: str, store_name: str) -> tuple[OperatorNode, Store]:
-            spec, added = windowed_fold(self._windows, fold, store_name, kept, self._emit)
+            spec, added = windowed_fold(self._windows, fold, store_name, options, self._emit)
             reads_value = fold.reads_value or self._late is not None
             operator = storing(node, parent, spec, reads_value=reads_value)
             return operator, Store(added, WindowStoreSerde(windowed), rows[1])
 
         edge, node = add_fold(
-            self._edge, fold, make, kept=kept, group=self._name, name=name, burn=burn
+            self._edge, fold, make, options=options, group=self._name, name=name, burn=burn
         )
         add_late(edge, node, self._late)
         return ktable.KTable(replace(edge, node=node, key=windowed, value=rows[1]))

@@ -65,7 +65,7 @@ class _Binder:
 
 
 def _bound(
-    given: AnySerde | None, default: AnySerde, topic: str, *, is_key: bool
+    serde: AnySerde | None, default: AnySerde, topic: str, *, is_key: bool
 ) -> AnySerde | None:
-    found = for_topic(completed(given, default), topic, is_key=is_key)
-    return given if found is given or found is default else found
+    bound = for_topic(completed(serde, default), topic, is_key=is_key)
+    return serde if bound is serde or bound is default else bound

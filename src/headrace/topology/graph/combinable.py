@@ -26,24 +26,24 @@ def timed_behind(topology: Graph) -> Mapping[str, str]:
         if node.internal and topic is not None:
             readers.setdefault(node.name, []).append(by_topic[topic])
     timed = [node.name for node in topology.nodes if node.is_timed]
-    found: dict[str, str] = {}
+    first_timed: dict[str, str] = {}
     for name in readers:
-        behind = _behind(name, readers)
-        first = next((one for one in timed if one in behind), None)
+        downstream = _downstream(name, readers)
+        first = next((other for other in timed if other in downstream), None)
         if first is not None:
-            found[name] = first
-    return found
+            first_timed[name] = first
+    return first_timed
 
 
-def _behind(name: str, readers: dict[str, list[str]]) -> set[str]:
-    seen: set[str] = set()
-    waiting = list(readers.get(name, ()))
-    while waiting:
-        one = waiting.pop()
-        if one not in seen:
-            seen.add(one)
-            waiting += readers.get(one, ())
-    return seen
+def _downstream(name: str, readers: dict[str, list[str]]) -> set[str]:
+    visited: set[str] = set()
+    pending = list(readers.get(name, ()))
+    while pending:
+        current = pending.pop()
+        if current not in visited:
+            visited.add(current)
+            pending += readers.get(current, ())
+    return visited
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,16 +112,16 @@ def _hindrance(sub: SubTopology, node: Node, fold: Fold, source: SourceNode | No
     if not fold.combines:
         return "it has no merger= for partial aggregates"
     if source is None:
-        return "its records come through no repartition topic"
+        return "its records do not pass through a repartition topic"
     if node.parents != (source.name,):
-        return "an operator is between the repartition topic and it"
-    others = [_named(one) for one in sub.children(source.name) if one is not node]
+        return "an operator is between the repartition topic and the aggregation"
+    others = [_named(child) for child in sub.children(source.name) if child is not node]
     if others:
         return (
             f"{', '.join(others)} read{'s' if len(others) == 1 else ''} the topic too; call "
             "group_by for each of them, with different names"
         )
-    timed = next((one for one in sub.nodes if one.is_timed or one.needs_record), None)
+    timed = next((other for other in sub.nodes if other.is_timed or other.needs_record), None)
     if timed is not None:
         return f"{timed.name}, of the same sub-topology, may depend on the time of each record"
     return None
@@ -133,13 +133,13 @@ def _named(node: Node) -> str:
 
 def _repartition_above(sub: SubTopology, node: Node) -> SourceNode | None:
     nodes = by_name(sub.nodes)
-    above, waiting = set[str](), list(node.parents)
-    for name in waiting:
-        if name in above or name not in nodes:
+    upstream, pending = set[str](), list(node.parents)
+    for name in pending:
+        if name in upstream or name not in nodes:
             continue
-        above.add(name)
+        upstream.add(name)
         source = nodes[name].as_source
         if source is not None and source.internal:
             return source
-        waiting += nodes[name].parents
+        pending += nodes[name].parents
     return None

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from headrace.topology.errors import NO_ARGUMENTS, Arguments, TopologyError
-from headrace.topology.functions import Lines, said_lines, with_lines
+from headrace.topology.functions import CreationLines, at_lines, with_lines
 from headrace.topology.graph.graph import (
     AnySerde,
     Branch,
@@ -76,7 +76,7 @@ class Draft:
     _reserved: dict[str, Store] = field(default_factory=dict)
     state_stores: tuple[Store, ...] = ()
     """Stores of processors, which belong to no step."""
-    lines: Lines = field(default_factory=dict)
+    lines: CreationLines = field(default_factory=dict)
     """Source locations of nodes and stores."""
     _for_joins: dict[str, list[ForJoin]] = field(default_factory=dict)
 
@@ -85,12 +85,12 @@ class Draft:
         read = [topic for node in nodes if not node.internal for topic in node.reads_topics]
         sinks = [sink for node in nodes if (sink := node.as_sink) is not None]
         written = [s.topic for s in sinks if isinstance(s.topic, str) and not s.internal]
-        kept = [store.name for step in self._steps.values() for store in step.stores]
-        kept += [store.name for store in self.state_stores]
+        stores = [store.name for step in self._steps.values() for store in step.stores]
+        stores += [store.name for store in self.state_stores]
         return (
             f"{len(nodes)} nodes; reads {', '.join(dict.fromkeys(read)) or 'nothing'}; writes "
             f"{', '.join(dict.fromkeys(written)) or 'nothing'}"
-            f"{'; keeps ' if kept else ''}{', '.join(kept)}"
+            f"{'; keeps ' if stores else ''}{', '.join(stores)}"
         )
 
     def add(self, *nodes: Node, store: Store | None = None, stores: tuple[Store, ...] = ()) -> str:
@@ -100,9 +100,9 @@ class Draft:
         self.lines = with_lines(self.lines, "store", (store.name for store in step.stores))
         for node in nodes:
             if node.name in self._nodes:
-                given = _OF_REPARTITION.sub("", node.name)  # what the user wrote
+                given_name = _OF_REPARTITION.sub("", node.name)  # what the user wrote
                 raise TopologyError(
-                    f"two nodes are named {given!r}{said_lines(self.lines, 'node', node.name)}; "
+                    f"two nodes are named {given_name!r}{at_lines(self.lines, 'node', node.name)}; "
                     "give either node another name="
                 )
             self._nodes.add(node.name)
@@ -133,18 +133,18 @@ class Draft:
     def tables_above(self, name: str) -> set[str]:
         """Return the tables, `name` included, that feed a node without a topic in between."""
         nodes = {node.name: node for step in self._steps.values() for node in step.nodes}
-        found, waiting = set[str](), [name]
-        while waiting:
-            node = nodes[waiting.pop()]
-            if node.name not in found:
-                found.add(node.name)
-                waiting.extend(node.parents)
-        return {name for name in found if nodes[name].is_table}
+        upstream, pending = set[str](), [name]
+        while pending:
+            node = nodes[pending.pop()]
+            if node.name not in upstream:
+                upstream.add(node.name)
+                pending.extend(node.parents)
+        return {name for name in upstream if nodes[name].is_table}
 
     def stores(self, names: Iterable[str]) -> list[Store]:
-        wanted = set(names)
-        known = (store for step in self._steps.values() for store in step.stores)
-        return [store for store in (*known, *self.state_stores) if store.name in wanted]
+        requested = set(names)
+        declared = (store for step in self._steps.values() for store in step.stores)
+        return [store for store in (*declared, *self.state_stores) if store.name in requested]
 
     def for_joins(self, node: str) -> list[ForJoin]:
         """Return the joins' repartition topics downstream of a node, as a list to append to."""
@@ -155,8 +155,8 @@ class Draft:
         step = next(s for s in self._steps.values() if any(n.name == name for n in s.nodes))
         node = next(n for n in step.nodes if n.name == name)
         if node.as_source is not None:
-            kept = tuple(n.keeping_null_keys() for n in step.nodes)
-            self._steps[step.name] = DraftStep(kept, step.stores)
+            nodes = tuple(n.keeping_null_keys() for n in step.nodes)
+            self._steps[step.name] = DraftStep(nodes, step.stores)
         elif node.passes_null_keys:
             for parent in node.parents:
                 self.keep_null_keys(parent)
@@ -178,11 +178,11 @@ class Draft:
 
     def steps(self) -> Iterator[DraftStep]:
         """Yield the steps, parents first, with the sources of the same topics merged."""
-        waiting = _merge_sources(list(self._steps.values()), self.lines)
+        pending = _merge_sources(list(self._steps.values()), self.lines)
         written: set[str] = set()
-        while waiting:
-            ready = next(s for s in waiting if written.issuperset(s.parents))
-            waiting.remove(ready)
+        while pending:
+            ready = next(s for s in pending if written.issuperset(s.parents))
+            pending.remove(ready)
             written.add(ready.name)
             yield ready
 
@@ -249,24 +249,24 @@ class Edge:
         A join with a name has a topic of its own. A join without a name uses an existing topic with
         the same serdes, also if that has a name.
         """
-        made = self.draft.for_joins(self.node)
+        repartitions = self.draft.for_joins(self.node)
         serdes = (self.key, self.value)
-        again = [one.source for one in made if one.serdes == serdes]
+        again = [repartition.source for repartition in repartitions if repartition.serdes == serdes]
         if name in (None, self.node) and again:
             self.draft.names.repartition(self.node)  # consumes numbers, as in Kafka Streams
             return replace(self, node=again[-1], rekeyed=False)
-        unnamed = sum(not one.is_named for one in made)
+        unnamed = sum(not repartition.is_named for repartition in repartitions)
         prefix = self.node if unnamed == 0 else f"{self.node}-{unnamed + 1}"
         edge = self.repartitioned(prefix if name is None else name, arguments=arguments)
-        made.append(ForJoin(edge.node, serdes, is_named=name is not None))
+        repartitions.append(ForJoin(edge.node, serdes, is_named=name is not None))
         return edge
 
 
-def _merge_sources(steps: list[DraftStep], lines: Lines) -> list[DraftStep]:
+def _merge_sources(steps: list[DraftStep], lines: CreationLines) -> list[DraftStep]:
     """Merge sources of the same topics into the first of them, which keeps its name."""
     readers: dict[str, DraftStep] = {}
     merged: dict[str, str] = {}
-    kept = []
+    remaining = []
     for step in steps:
         source = step.source
         first = None
@@ -276,22 +276,22 @@ def _merge_sources(steps: list[DraftStep], lines: Lines) -> list[DraftStep]:
             _check_mergeable(first, step, lines)
             merged[step.name] = first.name
             continue
-        kept.append(step)
+        remaining.append(step)
         if source is not None:
             readers.update(dict.fromkeys(source.topics, step))
-    return [_fed_by_merged(step, merged) for step in kept]
+    return [_fed_by_merged(step, merged) for step in remaining]
 
 
-def _check_mergeable(first: DraftStep, second: DraftStep, lines: Lines) -> None:
+def _check_mergeable(first: DraftStep, second: DraftStep, lines: CreationLines) -> None:
     a, b = first.source, second.source
     assert a is not None
     assert b is not None
     both = sorted(set(a.topics) & set(b.topics))
-    one, other = (f"{s.name!r}{said_lines(lines, 'node', s.name)}" for s in (a, b))
-    topic, readers = f"topic {both[0]!r} is read", f"by {one}, and by {other}"
+    reader, other_reader = (f"{s.name!r}{at_lines(lines, 'node', s.name)}" for s in (a, b))
+    topic, readers = f"topic {both[0]!r} is read", f"by {reader}, and by {other_reader}"
     if len(first.nodes) > 1 or len(second.nodes) > 1:
         raise TopologyError(
-            f"{topic} {readers}, and not by stream() both times; read it once and use that"
+            f"{topic} {readers}, not both times by stream(); read it once and use the result twice"
         )
     if set(a.topics) != set(b.topics):
         raise TopologyError(
@@ -313,7 +313,7 @@ def _fed_by_merged(step: DraftStep, merged: dict[str, str]) -> DraftStep:
     node = step.nodes[0]
     if merged.keys().isdisjoint(node.parents):
         return step
-    kept = (p for p in node.parents if p not in merged)
+    unchanged = (p for p in node.parents if p not in merged)
     moved = (first for second, first in merged.items() if second in node.parents)
-    parents = tuple(dict.fromkeys((*kept, *moved)))
+    parents = tuple(dict.fromkeys((*unchanged, *moved)))
     return replace(step, nodes=(replace(node, parents=parents), *step.nodes[1:]))

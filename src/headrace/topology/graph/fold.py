@@ -22,7 +22,7 @@ Initial = Callable[[], Any]
 Change = Callable[[Any, Any, Any], Any]
 """Called as ``change(key, value, aggregate)``; returns the new aggregate, None for no row."""
 Merge = Callable[[Any, Any, Any], Any]
-"""Called as ``merge(key, one, other)`` with two aggregates, the older one first."""
+"""Called as ``merge(key, first, second)`` with two aggregates, the older one first."""
 
 
 class Fold(ABC):
@@ -137,7 +137,7 @@ class Counting(Fold):
 
     @property
     def merge(self) -> Merge:
-        return lambda _, one, other: one + other
+        return lambda _, first, second: first + second
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +147,7 @@ class Reducing(Fold):
     Args:
         adder: called as ``adder(aggregate, value)``.
         subtractor: called with a value to subtract; for grouped tables.
-        merger: called as ``merger(key, one, other)``, if the user passed it.
+        merger: called as ``merger(key, first, second)``, if the user passed it.
 
     >>> [Reducing(max).step("key", 3, largest) for largest in (None, 5)]
     [3, 5]
@@ -194,7 +194,7 @@ class Reducing(Fold):
     @property
     def merge(self) -> Merge:
         adder = self.adder
-        return lambda _, one, other: other if one is None else adder(one, other)
+        return lambda _, first, second: second if first is None else adder(first, second)
 
     @property
     def functions(self) -> Mapping[str, Callable[..., Any]]:
@@ -209,7 +209,7 @@ class Aggregating(Fold):
         initializer: makes an empty aggregate.
         adder: called as ``adder(key, value, aggregate)``.
         subtractor: called with a value to subtract; for grouped tables.
-        merger: called as ``merger(key, one, other)``; for sessions and partial aggregates.
+        merger: called as ``merger(key, first, second)``; for sessions and partial aggregates.
 
     >>> fold = Aggregating(list, lambda key, value, values: [*values, value])
     >>> [fold.step("key", 2, values) for values in (None, [1])]

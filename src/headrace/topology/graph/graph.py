@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal, Self, TypeVar, cast
 
 from headrace.topology.context.operator_spec import OperatorSpec
 from headrace.topology.errors import Arguments, TopologyError
-from headrace.topology.functions import Lines, said_lines
+from headrace.topology.functions import CreationLines, at_lines
 from headrace.topology.graph.fold import Fold
 from headrace.topology.graph.node import (
     AnySerde,
@@ -274,9 +274,9 @@ class OperatorNode(Node):
     needs_old = _asked("needs_old")
     needs_record = _asked("needs_record")
     is_timed = _asked("is_timed")
-    gathers = _asked("gathers")
+    batches_records = _asked("batches_records")
     allows_reordering = _asked("allows_reordering")
-    answer = _asked("answer")
+    failure_reaction = _asked("failure_reaction")
     changes_key = _asked("changes_key")
     partitioned_like = _asked("partitioned_like")
     is_table = _asked("is_table")
@@ -287,7 +287,7 @@ class OperatorNode(Node):
     close_wait_ms = _asked("close_wait_ms")
     row_kind = _asked("row_kind")
     is_processor = _asked("is_processor")
-    writes_outside = _asked("writes_outside")
+    external_sink = _asked("external_sink")
     reads_directly = _asked("reads_directly")
     repartition_advice = _asked("repartition_advice")
     serde_arguments = _asked("serde_arguments")
@@ -384,8 +384,8 @@ class SubTopology:
         return tuple(s for n in self.nodes if (s := n.as_sink) is not None)
 
     @property
-    def outside(self) -> Node | None:
-        return next((n for n in self.nodes if n.writes_outside is not None), None)
+    def sink_node(self) -> Node | None:
+        return next((n for n in self.nodes if n.external_sink is not None), None)
 
     def children(self, name: str) -> tuple[Node, ...]:
         return tuple(n for n in self.nodes if name in n.parents)
@@ -407,7 +407,7 @@ class Graph:
 
     nodes: tuple[Node, ...] = ()
     stores: tuple[Store, ...] = ()
-    lines: Lines = field(default_factory=dict, compare=False, repr=False)
+    lines: CreationLines = field(default_factory=dict, compare=False, repr=False)
     """Source locations of nodes and stores, for error messages only."""
     sub_topologies: tuple[SubTopology, ...] = field(init=False)
     global_stores: tuple[GlobalStore, ...] = field(init=False)
@@ -436,14 +436,14 @@ G = TypeVar("G", bound=Graph)
 
 
 def check(
-    nodes: Iterable[Node], stores: Iterable[Store], lines: Lines = MappingProxyType({})
+    nodes: Iterable[Node], stores: Iterable[Store], lines: CreationLines = MappingProxyType({})
 ) -> None:
     nodes = tuple(nodes)
     seen: set[str] = set()
     for node in nodes:
         if node.name in seen:
             raise TopologyError(
-                f"two nodes are named {node.name!r}{said_lines(lines, 'node', node.name)}; "
+                f"two nodes are named {node.name!r}{at_lines(lines, 'node', node.name)}; "
                 "give either node another name="
             )
         for parent in node.parents:
@@ -455,7 +455,7 @@ def check(
     for name in names:
         if names.count(name) > 1:
             raise TopologyError(
-                f"two stores are named {name!r}{said_lines(lines, 'store', name)}; "
+                f"two stores are named {name!r}{at_lines(lines, 'store', name)}; "
                 "give either store another name"
             )
     for node in nodes:
@@ -544,7 +544,7 @@ def _check_group(group: list[Node]) -> None:
                 f"table {table.name!r} and is written only by it; give the node another store"
             )
     elif all(node.as_source is None for node in group):
-        raise TopologyError(f"node {group[0].name!r} is not fed by any source")
+        raise TopologyError(f"node {group[0].name!r} is not connected to a source")
 
 
 def _global_store(group: SubTopology) -> GlobalStore:

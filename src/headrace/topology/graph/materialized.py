@@ -9,7 +9,7 @@ from typing import Generic, Literal, TypedDict, TypeVar
 
 from headrace.state.layout import LayoutName
 from headrace.state.spec import StoreKind, StoreSpec
-from headrace.topology.arguments import require_word
+from headrace.topology.arguments import require_choice
 from headrace.topology.errors import TopologyError
 from headrace.topology.java_names import Hinting
 from headrace.topology.naming import legal
@@ -57,7 +57,7 @@ class Materialized(metaclass=Hinting):
     def __post_init__(self) -> None:
         if self.store is not None:
             legal(self.store, "store name")
-        require_word("kind", self.kind, ("rocksdb", "memory"))
+        require_choice("kind", self.kind, ("rocksdb", "memory"))
         if self.retention is not None:
             duration_ms("retention", self.retention, at_least=0)
         if self.history is not None:

@@ -48,21 +48,21 @@ def share_repartitions(topology: G) -> G:
     nodes = by_name(topology.nodes)
     sinks = {sink.topic: sink for sink in topology.sinks if sink.internal}
     first: dict[Any, SourceNode] = {}
-    gone: set[str] = set()
-    instead: dict[str, str] = {}
+    merged: set[str] = set()
+    replacements: dict[str, str] = {}
     for source in topology.sources:
         if not source.internal:
             continue
         sink = sinks[source.topics[0]]
         origin, removed = _origin(nodes, sink)
         same = (origin, sink.key, sink.value, source.partitions)
-        kept = first.setdefault(same, source)
-        if kept is not source:
-            gone |= {*removed, sink.name, source.name}
-            instead[source.name] = kept.name
-    if not gone:
+        kept_source = first.setdefault(same, source)
+        if kept_source is not source:
+            merged |= {*removed, sink.name, source.name}
+            replacements[source.name] = kept_source.name
+    if not merged:
         return topology
-    rest = [_reading(node, instead) for node in topology.nodes if node.name not in gone]
+    rest = [_reading(node, replacements) for node in topology.nodes if node.name not in merged]
     return replace(topology, nodes=tuple(rest))
 
 
@@ -162,8 +162,8 @@ def _origin(nodes: Mapping[str, Node], sink: Sink) -> tuple[Any, list[str]]:
     return (tuple(parents), is_filtered), removed
 
 
-def _reading(node: Node, instead: dict[str, str]) -> Node:
-    parents = tuple(instead.get(parent, parent) for parent in node.parents)
+def _reading(node: Node, replacements: dict[str, str]) -> Node:
+    parents = tuple(replacements.get(parent, parent) for parent in node.parents)
     return node if parents == node.parents else replace(node, parents=parents)
 
 

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 from headrace.topology.context.context import Headers, Operator, OperatorContext, Receive, TableView
 from headrace.topology.context.operator_spec import OperatorSpec, RowKind
 from headrace.topology.operators.record_cache import FoldedTable, RecordCache, Uncached
-from headrace.topology.serdes.kept import keeper
+from headrace.topology.serdes.normalise import normaliser
 
 Aggregator = Callable[[Any, Any, Any], Any]
 
@@ -40,11 +40,11 @@ class KeyedFold(FoldedTable):
 
     is_timed: ClassVar[bool] = False
 
-    def make(self, context: OperatorContext, /) -> KeyedFolding:
-        return KeyedFolding(self, context)
+    def make(self, context: OperatorContext, /) -> KeyedFoldOperator:
+        return KeyedFoldOperator(self, context)
 
 
-class KeyedFolding(RecordCache, Operator):
+class KeyedFoldOperator(RecordCache, Operator):
     """Operator of a `KeyedFold`."""
 
     __slots__ = ("_add", "_caching", "_encode", "_initial", "_keep", "_rows")
@@ -53,31 +53,31 @@ class KeyedFolding(RecordCache, Operator):
         self._rows = context.buffers[spec.store]
         key, value = context.serdes(spec.store)
         self._encode = key.serialize
-        self._keep = keeper(value)
+        self._keep = normaliser(value)
         self._initial, self._add = spec.fold.initial, spec.fold.add
         self._caching = context.caching
         super().__init__(context.forward, self._rows.get)
 
     def process(self, key: Any, value: Any, _old: Any, timestamp: int, headers: Headers, /) -> None:
         row_key = self._encode(key)
-        old, before = self._rows.get(row_key)
+        old, row_time = self._rows.get(row_key)
         # A separate copy if values can be changed in place, because the old value is forwarded.
-        mine = self._rows.get(row_key)[0]
-        new = self._add(key, value, self._initial() if mine is None else mine)
+        current = self._rows.get(row_key)[0]
+        new = self._add(key, value, self._initial() if current is None else current)
         new = self._keep(new)
         if old is None and new is None:
             return
-        if old is not None and before > timestamp:
-            timestamp = before
+        if old is not None and row_time > timestamp:
+            timestamp = row_time
         self._rows.put(row_key, new, timestamp)
         if not self._caching:
             self._forward(key, new, old, timestamp, headers)
             return
-        held = self.pending.get(row_key)
-        if held is None:
+        update = self.pending.get(row_key)
+        if update is None:
             self.pending[row_key] = [key, old, headers]
         else:
-            held[2] = headers
+            update[2] = headers
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,10 +117,10 @@ class CogroupInput(OperatorSpec):
     store_call: ClassVar[str] = 'aggregate(store="...")'
 
     def make(self, context: OperatorContext, /) -> _CogroupInput:
-        shared, place = context.shared, ("cogroup", self.store)
-        if place not in shared:
-            shared[place] = self.fold.make(context)
-        return _CogroupInput(shared[place], self, context)
+        shared, shared_key = context.shared, ("cogroup", self.store)
+        if shared_key not in shared:
+            shared[shared_key] = self.fold.make(context)
+        return _CogroupInput(shared[shared_key], self, context)
 
     def view(self, context: OperatorContext, /) -> TableView | None:
         return self.fold.view(context)

@@ -18,7 +18,7 @@ import msgspec
 
 from headrace.topology.errors import TopologyError, type_of
 from headrace.topology.external_sink import SinkRefusedError, SinkRow
-from headrace.topology.functions import place_of
+from headrace.topology.functions import location_of
 from headrace.topology.windows import Windowed
 
 # JSON of values of typed classes, and messages for values that cannot be written.
@@ -52,13 +52,13 @@ def as_json(value: Any) -> str:
         raise NotJsonError(f"JSON cannot represent {what}") from error
 
 
-def said_of(error: BaseException) -> str:
+def describe_write_error(error: BaseException) -> str:
     r"""Return a message for an error of writing a value, without the value.
 
     >>> try:
     ...     "\ud800".encode()
     ... except ValueError as error:
-    ...     said_of(error)
+    ...     describe_write_error(error)
     'text with a lone surrogate, which UTF-8 does not have'
     """
     if isinstance(error, UnicodeEncodeError):
@@ -69,10 +69,10 @@ def said_of(error: BaseException) -> str:
 
 
 def _jsonable(value: Any) -> Any:
-    return msgspec.to_builtins(value, str_keys=True, enc_hook=_none)
+    return msgspec.to_builtins(value, str_keys=True, enc_hook=_refuse_type)
 
 
-def _none(value: Any) -> Any:
+def _refuse_type(value: Any) -> Any:
     raise NotJsonError(f"it has no type for a {type(value).__name__}")
 
 
@@ -122,104 +122,104 @@ class Columns:
         unknown = [name for name in self.key if name not in self.types]
         if unknown:
             raise TopologyError(
-                f"table {table} is given the key {', '.join(unknown)}, which is none of its "
-                f"columns {', '.join(self.names)}; name columns"
+                f"table {table} has no column {', '.join(unknown)}, which key= names. Name its "
+                f"columns: {', '.join(self.names)}"
             )
         self._row = row
-        self._of_key = tuple(name for name in self.key if name not in _WINDOW)
+        self._named_key = tuple(name for name in self.key if name not in _WINDOW)
         self._key_at = self.names.index(self.key[0]) if len(self.key) == 1 else 0
-        self._has_plain_key = len(self.key) == len(self._of_key) == 1
-        self._takers: dict[type, Callable[[Any], Sequence[Any]] | None] = {}
+        self._has_plain_key = len(self.key) == len(self._named_key) == 1
+        self._getters: dict[type, Callable[[Any], Sequence[Any]] | None] = {}
         """Getters of the non-key columns, by class of the value; None if the class lacks some."""
 
     def values(self, row: SinkRow) -> tuple[Any, ...]:
         """Return values in the order of the columns; raise SinkRefusedError if any is missing."""
-        return self._values_of(row, self._given(row))
+        return self._values_of(row, self._source_of(row))
 
-    def _values_of(self, row: SinkRow, given: Any) -> tuple[Any, ...]:
-        taken = self._taken(given)
-        if taken is not None:
+    def _values_of(self, row: SinkRow, source: Any) -> tuple[Any, ...]:
+        values = self._quick_values(source)
+        if values is not None:
             if not self.key:
-                return tuple(taken)
+                return tuple(values)
             if self._has_plain_key and type(row.key) in _PLAIN:
-                if type(given) not in _PLAIN:
-                    self._require_same(self.key[0], row.key, _said(given, self.key[0]), row)
-                return (*taken[: self._key_at], row.key, *taken[self._key_at :])
-        return self._looked_for(row, given)
+                if type(source) not in _PLAIN:
+                    self._require_equal(self.key[0], row.key, _part_of(source, self.key[0]), row)
+                return (*values[: self._key_at], row.key, *values[self._key_at :])
+        return self._values_by_name(row, source)
 
     def all_values(self, rows: Sequence[SinkRow]) -> list[tuple[Any, ...]]:
         """Return the values of several rows, faster than `values` for each."""
         if self.key:
             return [self.values(row) for row in rows]
-        found = []
-        given_of, takers = self._row, self._takers
+        result = []
+        row_function, getters = self._row, self._getters
         for row in rows:
-            given = row[1]
-            if given_of is not None:
+            source = row[1]
+            if row_function is not None:
                 try:
-                    given = given_of(row[0], given)
+                    source = row_function(row[0], source)
                 except Exception as error:
-                    raise self._raised(error, row) from error
-            take = takers.get(type(given))
-            if take is None:
-                found.append(self._values_of(row, given))
+                    raise self._row_function_error(error, row) from error
+            getter = getters.get(type(source))
+            if getter is None:
+                result.append(self._values_of(row, source))
                 continue
             try:
-                found.append(tuple(take(given)))
+                result.append(tuple(getter(source)))
             except (KeyError, AttributeError):
-                found.append(self._looked_for(row, given))
-        return found
+                result.append(self._values_by_name(row, source))
+        return result
 
-    def _taken(self, given: Any) -> Sequence[Any] | None:
+    def _quick_values(self, source: Any) -> Sequence[Any] | None:
         """Return the values of the non-key columns, or None if they must be looked up by name."""
-        kind = type(given)
-        if kind not in self._takers:
-            self._takers[kind] = _taker(kind, given, self.others)
-        take = self._takers[kind]
-        if take is None:
+        kind = type(source)
+        if kind not in self._getters:
+            self._getters[kind] = _getter(kind, source, self.others)
+        getter = self._getters[kind]
+        if getter is None:
             return None
         try:
-            return take(given)
+            return getter(source)
         except (KeyError, AttributeError):
             return None
 
-    def _looked_for(self, row: SinkRow, given: Any) -> tuple[Any, ...]:
+    def _values_by_name(self, row: SinkRow, source: Any) -> tuple[Any, ...]:
         key = self._key_parts(row.key)
-        parts = parts_of(given)
+        parts = parts_of(source)
         if parts is None:
             free = [name for name in self.others if name not in key]
-            parts = {free[0]: given} if len(free) == 1 else {}
-        for name in self._of_key:
-            self._require_same(name, key.get(name, _MISSING), parts.get(name, _MISSING), row)
-        return tuple(self._one(name, key, parts, row) for name in self.names)
+            parts = {free[0]: source} if len(free) == 1 else {}
+        for name in self._named_key:
+            self._require_equal(name, key.get(name, _MISSING), parts.get(name, _MISSING), row)
+        return tuple(self._value_of(name, key, parts, row) for name in self.names)
 
-    def _require_same(self, name: str, of_key: Any, of_value: Any, row: SinkRow) -> None:
+    def _require_equal(self, name: str, of_key: Any, of_value: Any, row: SinkRow) -> None:
         """Raise if key and value differ in a column, because rows would be overwritten."""
         if of_value is of_key or of_value is _MISSING or of_key is _MISSING:
             return
         if of_value != of_key and str(of_value) != str(of_key):
             reason = (
-                "the record's key and its value differ in it, and the row would be stored under "
-                f"the key; select_key(lambda key, value: ...) before it makes {name} the key, and "
-                "another name of the column keeps both"
+                "the record's key and its value differ in this column; make the value's "
+                f"{name} the key with select_key(lambda key, value: ...), or rename the column to "
+                "store both"
             )
             raise self.refused(reason, name, row)
 
     def advice(self, name: str) -> str:
-        return "create it with select_key" if name in self.key else "create it with row="
+        return "convert it with " + ("select_key" if name in self.key else "row=")
 
-    def _given(self, row: SinkRow) -> Any:
+    def _source_of(self, row: SinkRow) -> Any:
         if self._row is None:
             return row.value
         try:
             return self._row(row.key, row.value)
         except Exception as error:
-            raise self._raised(error, row) from error
+            raise self._row_function_error(error, row) from error
 
-    def _raised(self, error: Exception, row: SinkRow) -> SinkRefusedError:
+    def _row_function_error(self, error: Exception, row: SinkRow) -> SinkRefusedError:
         assert self._row is not None
-        place = place_of(self._row)
-        reason = f"row= raised {type(error).__name__}{f' ({place})' if place else ''}"
+        location = location_of(self._row)
+        reason = f"row= raised {type(error).__name__}{f' ({location})' if location else ''}"
         refused = self.refused(reason, None, row)
         refused.is_of_function = True
         return refused
@@ -229,7 +229,7 @@ class Columns:
         if self._has_plain_key and type(row.key) in _PLAIN:
             return (row.key,)
         key = self._key_parts(row.key)
-        return tuple(self._one(name, key, {}, row) for name in self.key)
+        return tuple(self._value_of(name, key, {}, row) for name in self.key)
 
     def _key_parts(self, key: Any) -> Mapping[str, Any]:
         window: dict[str, Any] = {}
@@ -238,33 +238,33 @@ class Columns:
             key = key.key
         parts = parts_of(key)
         if parts is None:
-            if len(self._of_key) == 1:
-                parts = {self._of_key[0]: key}
-            elif isinstance(key, (tuple, list)) and len(key) == len(self._of_key):
-                parts = dict(zip(self._of_key, key, strict=True))
+            if len(self._named_key) == 1:
+                parts = {self._named_key[0]: key}
+            elif isinstance(key, (tuple, list)) and len(key) == len(self._named_key):
+                parts = dict(zip(self._named_key, key, strict=True))
             else:
                 parts = {}
         return {**parts, **window} if window else parts
 
-    def _one(
+    def _value_of(
         self, name: str, key: Mapping[str, Any], parts: Mapping[str, Any], row: SinkRow
     ) -> Any:
         first, second = (key, parts) if name in self.key else (parts, key)
-        found = first.get(name, _MISSING)
-        if found is _MISSING:
-            found = second.get(name, _MISSING)
-        if found is _MISSING:
+        result = first.get(name, _MISSING)
+        if result is _MISSING:
+            result = second.get(name, _MISSING)
+        if result is _MISSING:
             if name in self.nullable and name not in self.key:
                 return None
-            raise self.refused(self._lacking(row), name, row)
-        if found is None and name in self.key:
-            raise self.refused("it is part of the key, and null", name, row)
-        return found
+            raise self.refused(self._missing_reason(row), name, row)
+        if result is None and name in self.key:
+            raise self.refused("it is part of the key and must not be null", name, row)
+        return result
 
-    def _lacking(self, row: SinkRow) -> str:
+    def _missing_reason(self, row: SinkRow) -> str:
         if row.value is None and self._row is None:
-            return "the record's value is null; filter it out, or give key= to have it delete a row"
-        return "the record has no value for it"
+            return "the value is null; filter the record out, or pass key= so that it deletes a row"
+        return "the record has no value for this column"
 
     def refused(self, reason: str, column: str | None, row: SinkRow) -> SinkRefusedError:
         return SinkRefusedError(reason, table=self.table, column=column, offset=row.offset)
@@ -279,28 +279,28 @@ class Columns:
             except TypeError as error:  # such as a list
                 reason = f"its key cannot be compared ({type(error).__name__}); give another key"
                 raise self.refused(reason, None, row) from error
-        there = [row for row in last.values() if row.value is not None]
-        return there, [row for row in last.values() if row.value is None]
+        upserts = [row for row in last.values() if row.value is not None]
+        return upserts, [row for row in last.values() if row.value is None]
 
 
-def _taker(kind: type, given: Any, names: Sequence[str]) -> Callable[[Any], Sequence[Any]] | None:
+def _getter(kind: type, source: Any, names: Sequence[str]) -> Callable[[Any], Sequence[Any]] | None:
     if kind in _PLAIN:
-        return _alone if len(names) == 1 else None
+        return _as_only_value if len(names) == 1 else None
     get: Callable[..., Any] = itemgetter
     if kind is not dict:
-        fields = None if isinstance(given, Mapping) else parts_of(given)
+        fields = None if isinstance(source, Mapping) else parts_of(source)
         if fields is None or not fields.keys() >= set(names):
             return None
         get = attrgetter
     if not names:
-        return _nothing
+        return _no_values
     if len(names) == 1:
-        return _One(get(names[0]))
+        return _SingleColumn(get(names[0]))
     return cast("Callable[[Any], Sequence[Any]]", get(*names))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _One:
+class _SingleColumn:
     """Getter of a single column; a class, because sinks are pickled for other processes."""
 
     get: Callable[[Any], Any]
@@ -309,33 +309,33 @@ class _One:
         return (self.get(value),)
 
 
-def _said(given: Any, name: str) -> Any:
-    return given.get(name, _MISSING) if type(given) is dict else getattr(given, name, _MISSING)
+def _part_of(source: Any, name: str) -> Any:
+    return source.get(name, _MISSING) if type(source) is dict else getattr(source, name, _MISSING)
 
 
-def _alone(value: Any) -> Sequence[Any]:
+def _as_only_value(value: Any) -> Sequence[Any]:
     return (value,)
 
 
-def _nothing(value: Any) -> Sequence[Any]:
+def _no_values(value: Any) -> Sequence[Any]:
     del value
     return ()
 
 
-def parts_of(given: Any) -> Mapping[str, Any] | None:
+def parts_of(source: Any) -> Mapping[str, Any] | None:
     """Return the fields of an object by name, or None for an object without fields."""
-    if isinstance(given, Mapping):
-        return given
-    kind = type(given)
+    if isinstance(source, Mapping):
+        return source
+    kind = type(source)
     names = getattr(kind, "__struct_fields__", None) or getattr(kind, "_fields", None)
     if names is None and dataclasses.is_dataclass(kind):
         names = [field.name for field in dataclasses.fields(kind)]
-    return None if names is None else {name: getattr(given, name) for name in names}
+    return None if names is None else {name: getattr(source, name) for name in names}
 
 
 def _types_of(table: str, columns: type | Types) -> tuple[dict[str, type | str], frozenset[str]]:
     hints = columns if isinstance(columns, Mapping) else _hints(table, columns)
-    found: dict[str, type | str] = {}
+    result: dict[str, type | str] = {}
     nullable = set()
     for name, hint in hints.items():
         if not _is_type(hint):
@@ -343,39 +343,40 @@ def _types_of(table: str, columns: type | Types) -> tuple[dict[str, type | str],
                 f"column {name} of table {table} must have a type such as int or str, or a type "
                 f"name of the database such as 'bigint', not {type_of(hint)}"
             )
-        kind, is_nullable = _plain(hint)
-        found[name] = kind
+        kind, is_nullable = _plain_type(hint)
+        result[name] = kind
         if is_nullable:
             nullable.add(name)
-    if not found:
+    if not result:
         raise TopologyError(f"table {table} has no columns; name a column")
-    return found, frozenset(nullable)
+    return result, frozenset(nullable)
 
 
-def _hints(table: str, given: Any) -> Mapping[str, Any]:
-    if not isinstance(given, type) and not typing.is_typeddict(given):
+def _hints(table: str, columns: Any) -> Mapping[str, Any]:
+    if not isinstance(columns, type) and not typing.is_typeddict(columns):
         raise TopologyError(
-            f"the columns of table {table} are {type(given).__name__}; give a dataclass, a "
-            "msgspec.Struct, a TypedDict, or types by name: {'id': int, 'name': str}"
+            f"the columns of table {table} must be a dataclass, a msgspec.Struct, a TypedDict, or "
+            "types by name such as {'id': int, 'name': str}, "
+            f"not {type_of(columns)}"
         )
-    return typing.get_type_hints(given)
+    return typing.get_type_hints(columns)
 
 
 def _is_type(hint: Any) -> bool:
-    is_one = isinstance(hint, (type, str)) or typing.get_origin(hint) is not None
-    return is_one or hint is Any or isinstance(hint, (typing.TypeVar, typing.NewType))
+    is_type = isinstance(hint, (type, str)) or typing.get_origin(hint) is not None
+    return is_type or hint is Any or isinstance(hint, (typing.TypeVar, typing.NewType))
 
 
-def _plain(hint: Any) -> tuple[type | str, bool]:
+def _plain_type(hint: Any) -> tuple[type | str, bool]:
     """Return a type without its parameters and None, and whether None was allowed."""
     origin = typing.get_origin(hint)
     if origin in (typing.Union, types.UnionType):
         arguments = typing.get_args(hint)
-        rest = [one for one in arguments if one is not type(None)]
-        kind = _plain(rest[0])[0] if len(rest) == 1 else object
+        rest = [argument for argument in arguments if argument is not type(None)]
+        kind = _plain_type(rest[0])[0] if len(rest) == 1 else object
         return kind, len(rest) < len(arguments)
     if origin in (typing.Annotated, typing.Required, typing.NotRequired):
-        return _plain(typing.get_args(hint)[0])
+        return _plain_type(typing.get_args(hint)[0])
     if hint is Any:
         return object, True
     kind = hint if origin is None else origin
@@ -386,7 +387,7 @@ def utc(moment: datetime) -> datetime:
     return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment
 
 
-def require_bool(name: str, given: object) -> bool:
-    if not isinstance(given, bool):
-        raise TopologyError(f"{name} must be True or False, not {type_of(given)}")
-    return given
+def require_bool(name: str, value: object) -> bool:
+    if not isinstance(value, bool):
+        raise TopologyError(f"{name} must be True or False, not {type_of(value)}")
+    return value

@@ -17,14 +17,14 @@ Send = Callable[..., None]
 _FIXED: frozenset[type] = frozenset({int, float, bool})
 """Classes whose values need no more memory than an entry itself."""
 _SAMPLE = 256
-_JUDGED = 1000
-"""Minimum number of records for deciding whether pre-aggregation saves records."""
-_WORTH = 2
-"""Required average number of records per partial aggregate, besides the first."""
-_REST = 10
+_MIN_RECORDS = 1000
+"""Minimum number of records after which to decide whether pre-aggregation saves records."""
+_MIN_SAVED = 2
+"""Minimum average number of records that a partial aggregate must save."""
+_PAUSE_FACTOR = 10
 """Length of a pause, as a multiple of the records that were pre-aggregated before it."""
 _RESULT, _RECORDS = itemgetter(1), itemgetter(4)
-_MEASURED_AGAIN = 1000
+_MEASURE_INTERVAL = 1000
 """Minimum number of records between two measurements, which limits the cost per record."""
 
 
@@ -36,8 +36,8 @@ class Partials(dict["bytes | str", list[Any]]):
     aggregate that is the value of a single record is written as that record, so that a failing
     reader can identify it.
 
-    Keys are held as bytes, or as strings if equal strings have equal bytes. Mutable values are held
-    as bytes, except for numbers and strings.
+    Keys are bytes, or strings if equal strings have equal bytes. Mutable values are stored as
+    bytes, except for numbers and strings.
 
     Args:
         node: the sink that writes them.
@@ -54,12 +54,12 @@ class Partials(dict["bytes | str", list[Any]]):
         "_call",
         "_mark",
         "_partition_of",
+        "_paused_records",
         "_payload_bytes",
         "_records",
-        "_rest_records",
+        "_records_since_write",
         "_send",
         "_singles",
-        "_taken",
         "_topic",
         "_write",
         "node",
@@ -88,17 +88,17 @@ class Partials(dict["bytes | str", list[Any]]):
         self._singles = singles
         self.rests = False
         """Whether pre-aggregation is paused and records are written as they are."""
-        self._rest_records = 0
-        self._records = self._taken = 0
+        self._paused_records = 0
+        self._records = self._records_since_write = 0
         """Records since the last measurement, and since the last write."""
         self._payload_bytes = 0
 
     def send(self) -> None:
-        held = list(self.values())
+        partials = list(self.values())
         self.clear()
         self._records = self._payload_bytes = 0
-        self._judge(held)
-        self._send_all(held)
+        self._pause_if_ineffective(partials)
+        self._send_all(partials)
 
     def send_one(self, key: bytes) -> None:
         """Write and remove the partial aggregate of a key, to send its next record separately."""
@@ -106,48 +106,48 @@ class Partials(dict["bytes | str", list[Any]]):
         if partial is not None:
             self._send_all((partial,))
 
-    def _send_all(self, held: Sequence[list[Any]]) -> None:
+    def _send_all(self, partials: Sequence[list[Any]]) -> None:
         send, topic, write, partition_of = self._send, self._topic, self._write, self._partition_of
         call, mark, singles = self._call, self._mark, self._singles
-        for key, value, timestamp, headers, records in held:
+        for key, value, timestamp, headers, records in partials:
             partition = -1 if partition_of is None else partition_of(key)
             if singles and records == 1:
-                said = headers and unmarked(headers)
+                record_headers = headers and unmarked(headers)
             else:
-                said = marked(headers, call) if headers else mark
-            send(topic, write(value), key, partition, timestamp, said)
+                record_headers = marked(headers, call) if headers else mark
+            send(topic, write(value), key, partition, timestamp, record_headers)
 
     # -- pause -----------------------------------------------------------------------------------
 
-    def _judge(self, held: Sequence[list[Any]]) -> None:
+    def _pause_if_ineffective(self, partials: Sequence[list[Any]]) -> None:
         """Pause if too few records were merged: a partial of a single record costs more than it.
 
         The pause starts with no partial aggregates, so the records of a key keep their order.
         """
-        written = len(held)
+        written = len(partials)
         is_count = self._call == COUNT
-        folded = sum(map(_RESULT if is_count else _RECORDS, held))
-        if folded >= _JUDGED and folded - written < written * _WORTH:
+        records = sum(map(_RESULT if is_count else _RECORDS, partials))
+        if records >= _MIN_RECORDS and records - written < written * _MIN_SAVED:
             self.rests = True
-            self._rest_records = self._taken * _REST
-        self._taken = 0
+            self._paused_records = self._records_since_write * _PAUSE_FACTOR
+        self._records_since_write = 0
 
     # -- memory --------------------------------------------------------------------------------
 
-    def held_bytes(self, records: int) -> int:
+    def memory_bytes(self, records: int) -> int:
         """Estimate the memory; `records` were processed by the task since the last call."""
         if self.rests:
-            self._rest_records -= records
-            self.rests = self._rest_records > 0
+            self._paused_records -= records
+            self.rests = self._paused_records > 0
         else:
-            self._taken += records
+            self._records_since_write += records
         self._records += records
-        if self._records >= max(_MEASURED_AGAIN, len(self)):
+        if self._records >= max(_MEASURE_INTERVAL, len(self)):
             self._records = 0
-            self._payload_bytes = self._measured()
-        return len(self) * HELD_BACK_BYTES + self._payload_bytes
+            self._payload_bytes = self._measure()
+        return len(self) * CACHED_UPDATE_BYTES + self._payload_bytes
 
-    def _measured(self) -> int:
+    def _measure(self) -> int:
         if self._call == COUNT:
             return 0
         total, others = 0, 0
@@ -172,18 +172,19 @@ class Partials(dict["bytes | str", list[Any]]):
             return 0  # reported when the value is written
 
 
-def partials_among(pending: Iterable[object]) -> Iterator[Partials]:
-    return (held for held in pending if isinstance(held, Partials))
+def partials_in(pending: Iterable[object]) -> Iterator[Partials]:
+    return (cache for cache in pending if isinstance(cache, Partials))
 
 
 def partials_bytes(pending: Iterable[object], records: int) -> int:
-    return sum(held.held_bytes(records) for held in partials_among(pending))
+    return sum(partials.memory_bytes(records) for partials in partials_in(pending))
 
 
 def caches_bytes(pending: Iterable[Mapping[Any, Any]]) -> int:
     """Estimate the memory of the other pending updates; their rows are counted elsewhere."""
-    return sum(len(held) for held in pending if not isinstance(held, Partials)) * HELD_BACK_BYTES
+    caches = (cache for cache in pending if not isinstance(cache, Partials))
+    return sum(map(len, caches)) * CACHED_UPDATE_BYTES
 
 
-HELD_BACK_BYTES = 250
+CACHED_UPDATE_BYTES = 250
 """Approximate memory of a cached update; its value is counted with the uncommitted rows."""

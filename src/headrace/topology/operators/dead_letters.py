@@ -21,7 +21,7 @@ class ToDeadLetters(OperatorSpec):
     """
 
     is_timed: ClassVar[bool] = False
-    answer: ClassVar[Any] = "dead_letter"
+    failure_reaction: ClassVar[Any] = "dead_letter"
 
     reason: str | Callable[[Any, Any], str]
 
@@ -30,15 +30,15 @@ class ToDeadLetters(OperatorSpec):
 
 
 class _ToDeadLetters(Uncached):
-    __slots__ = ("_let_go", "_reason")
+    __slots__ = ("_reason", "_send_dead_letter")
 
     def __init__(self, spec: ToDeadLetters, context: OperatorContext) -> None:
         super().__init__(context.forward)
         self._reason = spec.reason
-        self._let_go = context.let_go
+        self._send_dead_letter = context.send_dead_letter
 
     def process(self, key: Any, value: Any, _: Any, timestamp: int, headers: Headers, /) -> None:
         reason = self._reason(key, value) if callable(self._reason) else self._reason
         if not isinstance(reason, str):
             raise NoReasonError(type_of(reason))
-        self._let_go(DeadLetterRequested(reason), key, value, timestamp, headers)
+        self._send_dead_letter(DeadLetterRequested(reason), key, value, timestamp, headers)

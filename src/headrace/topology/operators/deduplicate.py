@@ -37,7 +37,7 @@ SEEN = b"\x01"
 """Value of every row; only the key has information."""
 
 _LENGTH = struct.Struct(">i")
-_PLACE = struct.Struct(">qI")
+_TIME_SUFFIX = struct.Struct(">qI")
 """A timestamp and a sequence number, as in the row keys of a window store."""
 _TIME_MAX = 2**63 - 2
 
@@ -89,18 +89,18 @@ class SeenSerde(Compound):
             raise
 
     def serialize(self, value: Seen, /) -> bytes:
-        return self.prefix(value.key, value.id) + _PLACE.pack(value.timestamp_ms, 0)
+        return self.prefix(value.key, value.id) + _TIME_SUFFIX.pack(value.timestamp_ms, 0)
 
     def deserialize(self, data: bytes, /) -> Seen:
         assert self.left is not None
-        timestamp, _ = _PLACE.unpack_from(data, len(data) - _PLACE.size)
-        both = data[: -_PLACE.size]
+        timestamp, _ = _TIME_SUFFIX.unpack_from(data, len(data) - _TIME_SUFFIX.size)
+        id_bytes = data[: -_TIME_SUFFIX.size]
         if self.keys_only:
-            return Seen(self.left.deserialize(both), None, timestamp)
+            return Seen(self.left.deserialize(id_bytes), None, timestamp)
         assert self.right is not None
-        end = _LENGTH.size + _LENGTH.unpack_from(both)[0]
-        key = self.left.deserialize(both[_LENGTH.size : end])
-        return Seen(key, self.right.deserialize(both[end:]), timestamp)
+        end = _LENGTH.size + _LENGTH.unpack_from(id_bytes)[0]
+        key = self.left.deserialize(id_bytes[_LENGTH.size : end])
+        return Seen(key, self.right.deserialize(id_bytes[end:]), timestamp)
 
     def with_inner_default(self, default: AnySerde, /) -> Self:
         right = None if self.keys_only else completed(self.right, default)
@@ -137,11 +137,11 @@ class Deduplicate(OperatorSpec):
 
     repartition_advice: ClassVar[str] = 'deduplicate(name="...")'
 
-    def make(self, context: OperatorContext, /) -> _Deduplicating:
-        return _Deduplicating(self, context)
+    def make(self, context: OperatorContext, /) -> _Deduplicate:
+        return _Deduplicate(self, context)
 
 
-class _Deduplicating(Uncached):
+class _Deduplicate(Uncached):
     """Hot path: a single range read of the store per record."""
 
     __slots__ = (
@@ -182,21 +182,21 @@ class _Deduplicating(Uncached):
         if timestamp > self._time.value < self._task.watermark:
             self._time.value = min(timestamp, self._task.watermark)
             self._expire()
-        if not self._is_near(prefix, timestamp):
+        if not self._is_duplicate(prefix, timestamp):
             # A record that is older than the retention is not stored.
-            self._buffer.put(prefix + _PLACE.pack(timestamp, 0), SEEN, timestamp)
+            self._buffer.put(prefix + _TIME_SUFFIX.pack(timestamp, 0), SEEN, timestamp)
             self._forward(key, value, None, timestamp, headers)
 
     def _expire(self) -> None:
         if self._time.value >= 0:
             self._buffer.expire(self._time.value - self._retention_ms)
 
-    def _is_near(self, prefix: bytes, timestamp: int) -> bool:
+    def _is_duplicate(self, prefix: bytes, timestamp: int) -> bool:
         buffer, within = self._buffer, self._within_ms
         start = max(timestamp - within, buffer.horizon)
         end = min(timestamp + within, _TIME_MAX) + 1
         if end <= start:
             return False
-        low, high = prefix + _PLACE.pack(start, 0), prefix + _PLACE.pack(end, 0)
+        low, high = prefix + _TIME_SUFFIX.pack(start, 0), prefix + _TIME_SUFFIX.pack(end, 0)
         # Longer ids may have rows between those of this one.
         return any(len(row) == len(low) for row, _, _ in Buffer.scan(buffer, low, high))

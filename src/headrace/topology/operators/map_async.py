@@ -1,8 +1,8 @@
-"""Async map: a call of an external service for each record, with many calls in flight.
+"""Async map: calls an external service for each record, with many calls in flight.
 
 The calls of a run run together, at most `concurrency` at a time, and all of them have ended before
 the first result is forwarded. So results can keep the order of the records, and a commit waits for
-at most one time-out.
+at most one timeout.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from typing import Any, ClassVar, Literal
 
 from headrace.topology.context.calls import CallPlan, ExternalCall
 from headrace.topology.context.context import Operator, OperatorContext
-from headrace.topology.context.environment import Answered
+from headrace.topology.context.environment import FailureReaction
 from headrace.topology.context.operator_spec import OperatorSpec
-from headrace.topology.operators.gathering import Gathered, Gathering
+from headrace.topology.operators.batching import BatchedRecord, BatchingOperator
 
 Order = Literal["kept", "any"]
 
 
 @dataclass(frozen=True, slots=True)
-class Called:
+class UserFunction:
     """User function of an async map, and its arguments.
 
     Args:
@@ -34,12 +34,12 @@ class Called:
     with_key: bool
     with_call: bool
 
-    def make(self, one: Gathered, context: OperatorContext, attempt: int) -> Any:
-        key, value, _, _ = one.record
+    def make(self, batched: BatchedRecord, context: OperatorContext, attempt: int) -> Any:
+        key, value, _, _ = batched.record
         values = (key, value) if self.with_key else (value,)
         if not self.with_call:
             return self.function(*values)
-        return self.function(*values, call=one.call(context, attempt))
+        return self.function(*values, call=batched.call(context, attempt))
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,17 +49,17 @@ class MapAsync(OperatorSpec):
     Args:
         order: order of the results: that of the records ("kept"), or that in which calls end
             ("any").
-        instead: called as ``instead(value, error)`` after a call failed; returns the value.
-        where_failed: the reaction to a failed call; None asks the handler.
+        fallback: called as ``fallback(value, error)`` after a call failed; returns the value.
+        on_failure: the reaction to a failed call; None leaves it to the handler.
     """
 
-    called: Called
+    called: UserFunction
     plan: CallPlan
     order: Order = "kept"
-    instead: Callable[[Any, Exception], Any] | None = None
-    where_failed: Answered | None = None
+    fallback: Callable[[Any, Exception], Any] | None = None
+    on_failure: FailureReaction | None = None
 
-    gathers: ClassVar[bool] = True
+    batches_records: ClassVar[bool] = True
     needs_record: ClassVar[bool] = True
     is_timed: ClassVar[bool] = False
 
@@ -68,38 +68,38 @@ class MapAsync(OperatorSpec):
         return self.order == "any"
 
     @property
-    def answer(self) -> Answered | None:
-        return self.where_failed
+    def failure_reaction(self) -> FailureReaction | None:
+        return self.on_failure
 
     def make(self, context: OperatorContext, /) -> Operator:
-        return _Calling(self, context)
+        return _MapAsync(self, context)
 
 
-class _Calling(Gathering):
+class _MapAsync(BatchingOperator):
     __slots__ = ("_spec",)
 
     def __init__(self, spec: MapAsync, context: OperatorContext) -> None:
-        at_once = context.at_once and not spec.allows_reordering
-        super().__init__(context, spec.plan.concurrency, at_once=at_once)
+        flush_each_record = context.flush_each_record and not spec.allows_reordering
+        super().__init__(context, spec.plan.concurrency, flush_each_record=flush_each_record)
         self._spec = spec
 
-    def _called(self, held: list[Gathered]) -> list[Gathered]:
+    def _run_batch(self, records: list[BatchedRecord]) -> list[BatchedRecord]:
         spec, context = self._spec, self._context
-        jobs = [ExternalCall(partial(spec.called.make, one, context)) for one in held]
+        jobs = [ExternalCall(partial(spec.called.make, record, context)) for record in records]
         self._task.calls.run(jobs, spec.plan)
-        for one, job in zip(held, jobs, strict=True):
-            one.value, one.error = job.value, job.error
-            if spec.instead is not None and isinstance(job.error, Exception):
-                self._give_instead(one, spec.instead, job.error)
+        for record, job in zip(records, jobs, strict=True):
+            record.value, record.error = job.value, job.error
+            if spec.fallback is not None and isinstance(job.error, Exception):
+                self._apply_fallback(record, spec.fallback, job.error)
         if spec.order == "kept":
-            return held
-        ended = sorted(zip(jobs, held, strict=True), key=lambda pair: pair[0].ended)
-        return [one for _, one in ended]
+            return records
+        ended = sorted(zip(jobs, records, strict=True), key=lambda pair: pair[0].ended)
+        return [record for _, record in ended]
 
-    def _give_instead(
-        self, one: Gathered, instead: Callable[[Any, Exception], Any], error: Exception
+    def _apply_fallback(
+        self, batched: BatchedRecord, fallback: Callable[[Any, Exception], Any], error: Exception
     ) -> None:
         try:
-            one.value, one.error = instead(one.record[1], error), None
+            batched.value, batched.error = fallback(batched.record[1], error), None
         except BaseException as failed:  # reported with its record, when its result is read
-            one.error = failed
+            batched.error = failed

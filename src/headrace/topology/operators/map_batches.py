@@ -1,4 +1,4 @@
-"""Map of batches: a single function call for the values of many records, as for models."""
+"""Map of batches: calls a function once for the values of many records, such as a model."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from headrace.topology.context.context import Operator, OperatorContext
 from headrace.topology.context.operator_spec import OperatorSpec
 from headrace.topology.errors import WrongLengthError
 from headrace.topology.functions import refuse_never_run
+from headrace.topology.operators.batching import BatchedRecord, BatchingOperator
 from headrace.topology.operators.frames import FORMS, Form
-from headrace.topology.operators.gathering import Gathered, Gathering
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,38 +29,43 @@ class MapBatches(OperatorSpec):
     max_ms: int | None
     form: Form
 
-    gathers: ClassVar[bool] = True
+    batches_records: ClassVar[bool] = True
     needs_record: ClassVar[bool] = True
     is_timed: ClassVar[bool] = False
 
     def make(self, context: OperatorContext, /) -> Operator:
-        return _Batching(self, context)
+        return _MapBatches(self, context)
 
 
-class _Batching(Gathering):
+class _MapBatches(BatchingOperator):
     __slots__ = ("_spec",)
 
     def __init__(self, spec: MapBatches, context: OperatorContext) -> None:
-        super().__init__(context, spec.max_records, at_once=context.at_once, wait_ms=spec.max_ms)
+        super().__init__(
+            context,
+            spec.max_records,
+            flush_each_record=context.flush_each_record,
+            wait_ms=spec.max_ms,
+        )
         self._spec = spec
 
-    def _called(self, held: list[Gathered]) -> list[Gathered]:
+    def _run_batch(self, records: list[BatchedRecord]) -> list[BatchedRecord]:
         """Call the function for all records; if it fails, it fails for each of them."""
         try:
-            values = self._values([one.record[1] for one in held])
+            values = self._values([record.record[1] for record in records])
         except BaseException as error:  # reported with the first record
-            for one in held:
-                one.error = error
-            return held
-        for one, value in zip(held, values, strict=True):
-            one.value = value
-        return held
+            for record in records:
+                record.error = error
+            return records
+        for record, value in zip(records, values, strict=True):
+            record.value = value
+        return records
 
-    def _values(self, given: list[Any]) -> Sequence[Any]:
+    def _values(self, inputs: list[Any]) -> Sequence[Any]:
         form = FORMS[self._spec.form]
-        result = self._spec.function(form.made_of(given))
+        result = self._spec.function(form.from_values(inputs))
         refuse_never_run(result)
-        values = form.values_of(result)
-        if len(values) != len(given):
-            raise WrongLengthError(len(values), len(given))
+        values = form.to_values(result)
+        if len(values) != len(inputs):
+            raise WrongLengthError(len(values), len(inputs))
         return values

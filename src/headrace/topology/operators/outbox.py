@@ -1,4 +1,4 @@
-"""Operator that keeps records for an external sink until the worker writes them.
+"""Operator that collects records for an external sink until the worker writes them.
 
 Hot path: `process` runs for each record.
 """
@@ -39,7 +39,7 @@ class MemorySink:
         >>> connection.write(SinkBatch("orders", 0, None, 8, [SinkRow("a", 1, 0, 7)]))
         Traceback (most recent call last):
             ...
-        headrace.topology.external_sink.SinkFencedError: orders-0 is at 8, and not at None
+        headrace.topology.external_sink.SinkFencedError: orders-0 is at position 8, not None
     """
 
     def __init__(self, *, keyed: bool = False, batching: SinkBatching | None = None) -> None:
@@ -66,9 +66,9 @@ class _MemoryConnection:
         self.batching = sink.batching
 
     def positions(self, source: str, partitions: Sequence[int], /) -> Mapping[int, int]:
-        kept = self._sink._positions
-        found = {p: kept.get((self._name, source, p)) for p in partitions}
-        return {p: position for p, position in found.items() if position is not None}
+        stored = self._sink._positions
+        positions = {p: stored.get((self._name, source, p)) for p in partitions}
+        return {p: position for p, position in positions.items() if position is not None}
 
     def keepers(self) -> Sequence[str]:
         if not self._sink.rows:
@@ -76,13 +76,13 @@ class _MemoryConnection:
         return list(dict.fromkeys(name for name, _, _ in self._sink._positions))
 
     def write(self, batch: SinkBatch, /) -> None:
-        place = (self._name, batch.source, batch.partition)
-        present = self._sink._positions.get(place)
+        source = (self._name, batch.source, batch.partition)
+        present = self._sink._positions.get(source)
         if present != batch.expected:
             raise SinkFencedError(
-                f"{batch.source}-{batch.partition} is at {present}, and not at {batch.expected}"
+                f"{batch.source}-{batch.partition} is at position {present}, not {batch.expected}"
             )
-        self._sink._positions[place] = batch.next
+        self._sink._positions[source] = batch.next
         self._sink.rows.extend(batch.rows)
 
     def close(self) -> None: ...
@@ -126,7 +126,7 @@ _ROW = partial(tuple.__new__, SinkRow)
 
 @dataclass(frozen=True, slots=True)
 class WriteOutside(OperatorSpec):
-    """Spec of the operator that keeps records for an external sink, alone in its sub-topology.
+    """Spec of the operator that collects records for an external sink, in its own sub-topology.
 
     If `direct` is true, it reads a source topic, with only stateless operators in between.
     """
@@ -140,7 +140,7 @@ class WriteOutside(OperatorSpec):
     direct: bool = False
 
     @property
-    def writes_outside(self) -> ExternalSink:
+    def external_sink(self) -> ExternalSink:
         return self.sink
 
     @property
@@ -152,11 +152,11 @@ class WriteOutside(OperatorSpec):
 
 
 class Outbox(Operator):
-    """Rows of a task that the sink does not have yet.
+    """Rows of a task that are not in the sink yet.
 
-    The operator adds rows. The component that writes them advances `position` and removes them. The
-    number ``written`` is committed in the offset metadata: if the sink's position is before it, the
-    sink has lost rows.
+    The operator adds rows. The worker writes them, advances `position` and removes them. The number
+    ``written`` is committed in the offset metadata: if the sink's position is less, the sink has
+    lost rows.
     """
 
     __slots__ = (
@@ -178,7 +178,7 @@ class Outbox(Operator):
     def __init__(self, spec: WriteOutside, context: OperatorContext) -> None:
         del spec
         # Objects that other code can change before the write must be copied.
-        self._copies = not context.has_its_own
+        self._copies = not context.owns_records
         self._is_first = False
         self.node = context.node
         self.pending: dict[Any, Any] = {}
@@ -188,7 +188,7 @@ class Outbox(Operator):
         self.batching: SinkBatching | None = None
         """How long rows are collected; None writes them with each commit."""
         self.since_s: float | None = None
-        """Time of the first row, by the clock of the component that writes rows."""
+        """Time of the first row, by the clock of the worker."""
         self.kept: list[Kept] = []
         """Records that are not written yet; always the same list."""
         self._bytes = self._counted = 0
@@ -206,7 +206,7 @@ class Outbox(Operator):
     def bytes(self) -> int:
         """Approximate size of the rows; rows of the same record share its size."""
         if not self._copies:  # each record makes a single row
-            sizes = [len(one[3].value() or b"") for one in self.kept[self._counted :]]
+            sizes = [len(row[3].value() or b"") for row in self.kept[self._counted :]]
             self._bytes += sum(sizes) + ROW_BYTES * len(sizes)
             self._counted = len(self.kept)
             return self._bytes
@@ -240,7 +240,7 @@ class Outbox(Operator):
             self._written.value = position
 
     def wrote(self, next_offset: int) -> None:
-        """Record that the sink has everything before an offset."""
+        """Record that the sink contains all rows before an offset."""
         self.position = self._written.value = next_offset
         self._is_first = False
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from headrace.topology.context.context import Headers, Operator, OperatorContext
 from headrace.topology.context.operator_spec import OperatorSpec, RowKind
-from headrace.topology.errors import TopologyError
+from headrace.topology.errors import TopologyError, type_of
 from headrace.topology.functions import refuse_never_run
 from headrace.topology.operators.record_cache import Uncached
 from headrace.topology.processors.processors import (
@@ -24,35 +24,39 @@ Supplier = Callable[[], Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Supplied:
-    """A supplier of processors, and the stores that it adds."""
+class ProcessorSupplier:
+    """Supplier of processors, and the stores that it adds."""
 
     supplier: Supplier
     stores: tuple[StoreBuilder[Any], ...]
 
 
-def supplied(given: Any) -> Supplied:
-    """Convert a supplier of processors, or a ``function(record, context)``, to a supplier."""
-    arguments = _required_arguments(given)
-    if arguments == 2 and not isinstance(given, type):
-        return Supplied(_OfFunction(given), ())
+def processor_supplier(supplier: Any) -> ProcessorSupplier:
+    """Check a supplier of processors, or wrap a ``function(record, context)`` as a supplier."""
+    arguments = _required_arguments(supplier)
+    if arguments == 2 and not isinstance(supplier, type):
+        return ProcessorSupplier(_FunctionSupplier(supplier), ())
     if arguments != 0:
         raise TopologyError(
-            f"{given!r} is not a supplier of processors: give a class or a function without "
+            f"{supplier!r} is not a supplier of processors. Pass a class or a function without "
             "arguments that returns a new processor, or a function of a record and the context"
         )
-    one, other = given(), given()
-    if one is other:
+    processor, second = supplier(), supplier()
+    if processor is second:
         raise TopologyError(
-            f"{given!r} returned the same processor twice; each task needs its own, so return a "
+            f"{supplier!r} returned the same processor twice; each task requires its own. Return a "
             "new processor in each call"
         )
-    if not callable(getattr(one, "process", None)):
-        raise TopologyError(f"{given!r} returned {type(one)}, which has no method process()")
-    _refuse_never_run(one)
+    if not callable(getattr(processor, "process", None)):
+        raise TopologyError(
+            f"{supplier!r} returned {type(processor)}, which has no method process()"
+        )
+    _refuse_never_run(processor)
     # For a class, read the attribute of the instance, so that properties work.
-    stores = getattr(one if isinstance(given, type) else given, "stores", ())
-    return Supplied(given, _store_builders(stores() if callable(stores) else stores, given))
+    stores = getattr(processor if isinstance(supplier, type) else supplier, "stores", ())
+    return ProcessorSupplier(
+        supplier, _store_builders(stores() if callable(stores) else stores, supplier)
+    )
 
 
 def _refuse_never_run(processor: Any) -> None:
@@ -71,28 +75,28 @@ def _refuse_never_run(processor: Any) -> None:
         raise TopologyError(f"{type(processor).__qualname__}.{name}() would never run: it {how}")
 
 
-def _required_arguments(given: Any) -> int:
+def _required_arguments(supplier: Any) -> int:
     try:
-        parameters = inspect.signature(given).parameters.values()
+        parameters = inspect.signature(supplier).parameters.values()
     except (TypeError, ValueError):
         return -1
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     return sum(p.kind in positional and p.default is inspect.Parameter.empty for p in parameters)
 
 
-def _store_builders(stores: Iterable[Any], given: Any) -> tuple[StoreBuilder[Any], ...]:
-    found = tuple(stores)
-    for store in found:
+def _store_builders(stores: Iterable[Any], supplier: Any) -> tuple[StoreBuilder[Any], ...]:
+    builders = tuple(stores)
+    for store in builders:
         if not isinstance(store, StoreBuilder):
             raise TopologyError(
-                f"the stores of {given!r} are of {type(store)}; create them with Stores, such as "
-                "Stores.key_value(..)"
+                f"the stores of {supplier!r} must be created with Stores, such as "
+                f"Stores.key_value(...), not {type_of(store)}"
             )
-    return found
+    return builders
 
 
 @dataclass(frozen=True, slots=True)
-class _OfFunction:
+class _FunctionSupplier:
     """Supplier of processors that call a function with a record and the context."""
 
     function: Callable[[Any, Any], object]
@@ -141,35 +145,35 @@ class ProcessorSpec(OperatorSpec):
         return True
 
     def make(self, context: OperatorContext, /) -> Operator:
-        return _Running(self, context)
+        return _RunningProcessor(self, context)
 
 
-def add_life_cycle(made: Any, given: Any, context: OperatorContext) -> None:
-    """Have the task call a user's object: ``init(given)`` and ``close()``, if it has them."""
+def add_life_cycle(target: Any, argument: Any, context: OperatorContext) -> None:
+    """Have the task call a user's object: ``init(argument)`` and ``close()``, if it has them."""
 
     def start() -> None:
-        init = getattr(made, "init", None)
+        init = getattr(target, "init", None)
         if init is not None:
-            init(given)
-        given._started()
+            init(argument)
+        argument._started()
 
     def close() -> None:
-        end = getattr(made, "close", None)
-        if end is not None:
-            end()
+        close_method = getattr(target, "close", None)
+        if close_method is not None:
+            close_method()
 
     context.task.add(context.node, start, close)
 
 
-class _Running(Uncached):
+class _RunningProcessor(Uncached):
     __slots__ = ("_make_record", "_process", "_task")
 
     def __init__(self, spec: ProcessorSpec, context: OperatorContext) -> None:
         super().__init__(context.forward)
         self._task = context.task
         self._make_record: Any = FixedKeyRecord if spec.fixed_key else Record
-        given = FixedKeyProcessorContext if spec.fixed_key else ProcessorContext
-        processor_context: Any = given(context)
+        context_class = FixedKeyProcessorContext if spec.fixed_key else ProcessorContext
+        processor_context: Any = context_class(context)
         processor = spec.supplier()
         self._process = processor.process
         add_life_cycle(processor, processor_context, context)

@@ -95,9 +95,9 @@ class RecordCache:
 
     def flush(self) -> None:
         """Forward the last change of each row, in the order of the first changes."""
-        held = list(self.pending.items())
+        updates = list(self.pending.items())
         self.pending.clear()
-        for row_key, (key, old, headers) in held:
+        for row_key, (key, old, headers) in updates:
             value, timestamp = self._read(row_key)
             # A row that was added and deleted since the last flush was never forwarded.
             if value is not None or old is not None:

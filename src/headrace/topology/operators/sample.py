@@ -17,7 +17,7 @@ from hashlib import blake2b
 from headrace.topology.errors import TopologyError
 
 _BYTES = 8
-_WHOLE: int = 1 << 8 * _BYTES
+_RANGE: int = 1 << 8 * _BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +38,14 @@ class HashSample:
     fraction: float
 
     def __post_init__(self) -> None:
-        given = self.fraction
-        is_number = isinstance(given, (int, float)) and not isinstance(given, bool)
-        if not (is_number and 0 <= given <= 1):  # NaN is not, either
+        fraction = self.fraction
+        is_number = isinstance(fraction, (int, float)) and not isinstance(fraction, bool)
+        if not (is_number and 0 <= fraction <= 1):  # NaN is not, either
             raise TopologyError(
                 f"sample() requires a fraction from 0 to 1, and was given {self.fraction!r}; write "
                 "0.01 for 1 % of the records"
             )
 
     def __call__(self, data: bytes | None) -> bool:
-        found = blake2b(data or b"", digest_size=_BYTES, person=b"headrace-sample").digest()
-        return int.from_bytes(found, "big") < self.fraction * _WHOLE
+        digest = blake2b(data or b"", digest_size=_BYTES, person=b"headrace-sample").digest()
+        return int.from_bytes(digest, "big") < self.fraction * _RANGE

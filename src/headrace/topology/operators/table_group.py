@@ -19,7 +19,7 @@ from headrace.topology.graph.graph import AnySerde
 from headrace.topology.operators.record_cache import FoldedTable, Uncached
 from headrace.topology.operators.table_rows import TableRows
 from headrace.topology.serdes.changed import ValueChange
-from headrace.topology.serdes.kept import as_pair
+from headrace.topology.serdes.normalise import as_pair
 
 _NONE = (None, None)
 """No group, and no value in it."""
@@ -53,7 +53,7 @@ class _SelectGroup(Uncached):
     __slots__ = ("_encode", "_failed", "_mapper")
 
     def __init__(self, spec: SelectGroup, context: OperatorContext) -> None:
-        assert spec.key is not None, "the serde of groups' keys is filled in by the plan"
+        assert spec.key is not None, "the plan sets the serde of groups' keys"
         self._encode = spec.key.serialize
         self._mapper = spec.mapper
         super().__init__(context.forward)
@@ -62,27 +62,27 @@ class _SelectGroup(Uncached):
     def process(self, key: Any, value: Any, old: Any, timestamp: int, headers: Headers, /) -> None:
         try:
             pair = _NONE if old is None else self._mapper(key, old)
-            loses, lost = pair if pair.__class__ is tuple else as_pair(pair)
+            old_group, old_value = pair if pair.__class__ is tuple else as_pair(pair)
         except Exception:
             # It also failed when the row was added, so the row is in no group.
-            loses, lost = _NONE
+            old_group, old_value = _NONE
         try:
             pair = _NONE if value is None else self._mapper(key, value)
-            gains, gained = pair if pair.__class__ is tuple else as_pair(pair)
+            new_group, new_value = pair if pair.__class__ is tuple else as_pair(pair)
         except Exception as error:
             self._failed(error, key, value, timestamp, headers)
             # Remove the previous value anyway.
-            gains, gained = _NONE
-        leaves = loses is not None and lost is not None
-        joins = gains is not None and gained is not None
+            new_group, new_value = _NONE
+        is_removed = old_group is not None and old_value is not None
+        is_added = new_group is not None and new_value is not None
         # Compare bytes, because equal keys may be encoded differently.
-        if leaves and joins and self._encode(loses) == self._encode(gains):
-            self._forward(gains, ValueChange(gained, lost), None, timestamp, headers)
+        if is_removed and is_added and self._encode(old_group) == self._encode(new_group):
+            self._forward(new_group, ValueChange(new_value, old_value), None, timestamp, headers)
             return
-        if leaves:
-            self._forward(loses, ValueChange(None, lost), None, timestamp, headers)
-        if joins:
-            self._forward(gains, ValueChange(gained, None), None, timestamp, headers)
+        if is_removed:
+            self._forward(old_group, ValueChange(None, old_value), None, timestamp, headers)
+        if is_added:
+            self._forward(new_group, ValueChange(new_value, None), None, timestamp, headers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,12 +117,12 @@ class _TableFold(Operator):
             return
         rows = self._rows
         row_key = rows.encode_key(key)
-        old, before = rows.get(row_key)
+        old, row_time = rows.get(row_key)
         new = old
         if old is not None:
             # A separate copy if values can be changed in place, because the old value is forwarded.
             new = old if rows.immutable else rows.get(row_key)[0]
-            timestamp = max(timestamp, before)
+            timestamp = max(timestamp, row_time)
             if value.old is not None:
                 new = self._remove(key, value.old, new)
         if value.new is not None:

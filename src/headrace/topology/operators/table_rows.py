@@ -1,4 +1,4 @@
-"""Stored rows of a table that is computed from another table, and the forwarding of their changes.
+"""Tables that are computed from another table: their stored rows and the changes to forward.
 
 A value that does not change the row is neither stored nor forwarded, nor is the deletion of a
 missing row.
@@ -14,21 +14,22 @@ from headrace.state.buffer import ATOMS
 from headrace.topology.context.context import Headers, Operator, OperatorContext
 from headrace.topology.graph.graph import Function
 from headrace.topology.operators.record_cache import RecordCache, StoredTable
-from headrace.topology.serdes.kept import keeper
+from headrace.topology.serdes.normalise import normaliser
 
 
-def is_same(one: Any, other: Any, encode: Callable[[Any], bytes]) -> bool:
+def is_same_value(first: Any, second: Any, encode: Callable[[Any], bytes]) -> bool:
     """Whether two values have the same class, are equal, and encode to equal bytes.
 
     For example 1, 1.0 and True are equal but not the same.
 
     >>> from headrace import serdes
-    >>> is_same([1], [1], serdes.json.serialize), is_same([1], [True], serdes.json.serialize)
+    >>> encode = serdes.json.serialize
+    >>> is_same_value([1], [1], encode), is_same_value([1], [True], encode)
     (True, False)
     """
-    if one.__class__ is not other.__class__ or one != other:
+    if first.__class__ is not second.__class__ or first != second:
         return False
-    return one.__class__ in ATOMS or encode(one) == encode(other)
+    return first.__class__ in ATOMS or encode(first) == encode(second)
 
 
 class TableRows(RecordCache):
@@ -48,7 +49,7 @@ class TableRows(RecordCache):
         key, value = context.serdes(store)
         self.encode_key: Callable[[Any], bytes] = key.serialize
         self._encode_value: Callable[[Any], bytes] = value.serialize
-        self._keep = keeper(value)
+        self._keep = normaliser(value)
         self.immutable = value.immutable
         buffer = context.buffers[store]
         self.get = buffer.get
@@ -67,17 +68,17 @@ class TableRows(RecordCache):
     ) -> None:
         """Write a row, and forward or cache its change; `old` must be as it was when read."""
         value = self._keep(value)
-        if is_same(value, old, self._encode_value):
+        if is_same_value(value, old, self._encode_value):
             return
         self.put(row_key, value, timestamp)
         if not self._caching:
             self._forward(key, value, old, timestamp, headers)
             return
-        held = self.pending.get(row_key)
-        if held is None:
+        update = self.pending.get(row_key)
+        if update is None:
             self.pending[row_key] = [key, old, headers]
         else:
-            held[2] = headers
+            update[2] = headers
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,11 +94,11 @@ class StoredMapping(StoredTable):
 
     function: Function
 
-    def make(self, context: OperatorContext, /) -> _Mapping:
-        return _Mapping(self, context)
+    def make(self, context: OperatorContext, /) -> _StoredMapping:
+        return _StoredMapping(self, context)
 
 
-class _Mapping(Operator):
+class _StoredMapping(Operator):
     __slots__ = ("_failed", "_function", "_rows", "flush", "pending")
 
     def __init__(self, spec: StoredMapping, context: OperatorContext) -> None:

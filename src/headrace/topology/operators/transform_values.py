@@ -56,12 +56,12 @@ def checked_supplier(supplier: Callable[[], Any]) -> Callable[[], Any]:
             f"{supplier!r} is not a supplier of transformers: give a class or a function without "
             "arguments that returns a new object with a method transform(key, value)"
         )
-    one = supplier()
-    if not callable(getattr(one, "transform", None)):
+    transformer = supplier()
+    if not callable(getattr(transformer, "transform", None)):
         raise TopologyError(
-            f"{supplier!r} returned {type(one)}, which has no method transform(key, value)"
+            f"{supplier!r} returned {type(transformer)}, which has no method transform(key, value)"
         )
-    if one is supplier():
+    if transformer is supplier():
         raise TopologyError(
             f"{supplier!r} returned the same transformer twice; each task needs its own, so return "
             "a new transformer in each call"
@@ -94,8 +94,8 @@ class TransformValues(OperatorSpec):
     def with_store(self, store: str) -> TransformValues:
         return replace(self, store=store)
 
-    def make(self, context: OperatorContext, /) -> _Transforming:
-        return _Transforming(self, context)
+    def make(self, context: OperatorContext, /) -> _TransformValues:
+        return _TransformValues(self, context)
 
     def view(self, context: OperatorContext, /) -> TableView | None:
         if self.store is None:
@@ -103,7 +103,7 @@ class TransformValues(OperatorSpec):
         return StoredRows(context.buffers[self.store], context.serdes(self.store)[0])
 
 
-class _Transforming(Operator):
+class _TransformValues(Operator):
     __slots__ = (
         "_failed",
         "_forward",

@@ -15,7 +15,7 @@ from headrace.topology.context.context import Headers, OperatorContext, TableVie
 from headrace.topology.context.operator_spec import OperatorSpec
 from headrace.topology.operators.record_cache import Uncached
 from headrace.topology.processors.versioned_store import IS_LATEST, NOT_PUT, VersionedStore
-from headrace.topology.serdes.kept import keeper
+from headrace.topology.serdes.normalise import normaliser
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class VersionedTable(OperatorSpec):
     """Spec of a versioned table.
 
     Args:
-        store: its store, see `versioned_store.VersionedFace`.
+        store: its store, see `versioned_store.VersionedStoreFactory`.
     """
 
     is_table: ClassVar[bool] = True
@@ -68,17 +68,17 @@ class _VersionedTable(Uncached):
     def __init__(self, spec: VersionedTable, context: OperatorContext) -> None:
         store: VersionedStore[Any, Any] = context.open_store(spec.store)
         self._replace = store.replace
-        self._keep = keeper(context.serdes(spec.store)[1])
+        self._keep = normaliser(context.serdes(spec.store)[1])
         super().__init__(context.forward)
 
     def process(self, key: Any, value: Any, _: Any, timestamp: int, headers: Headers, /) -> None:
         value = self._keep(value)
-        valid_to, before = self._replace(key, value, timestamp)
+        valid_to, old_value = self._replace(key, value, timestamp)
         # Equal values of different classes may be encoded differently, such as 1, 1.0 and True.
-        same = value.__class__ is before.__class__ and value == before
-        if valid_to == NOT_PUT or same:
+        is_unchanged = value.__class__ is old_value.__class__ and value == old_value
+        if valid_to == NOT_PUT or is_unchanged:
             return
-        old = before if valid_to == IS_LATEST else OutOfOrder(before)
+        old = old_value if valid_to == IS_LATEST else OutOfOrder(old_value)
         self._forward(key, value, old, timestamp, headers)
 
 

@@ -304,21 +304,21 @@ class ProcessingContext:
         self._scheduled += 1
         return self._operator.number(f"due {self._scheduled}")
 
-    def _first_by_stream_time(self, kept: int, interval_ms: int, start_ms: int | None) -> int:
-        if kept < 0:
+    def _first_by_stream_time(self, committed: int, interval_ms: int, start_ms: int | None) -> int:
+        if committed < 0:
             return start_ms or 0
         if start_ms is None and self._task.stream_time >= 0:
             # If the interval is now shorter, do not wait for the end of the previous interval.
-            return min(kept, self._task.stream_time + interval_ms)
-        return kept
+            return min(committed, self._task.stream_time + interval_ms)
+        return committed
 
-    def _first_by_wall_clock(self, kept: int, interval_ms: int, start_ms: int | None) -> int:
+    def _first_by_wall_clock(self, committed: int, interval_ms: int, start_ms: int | None) -> int:
         now_ms = self._task.now_ms()
         first = now_ms + interval_ms
         if start_ms is not None:
             missed = max(0, -((start_ms - now_ms) // interval_ms))
             first = start_ms + missed * interval_ms
-        return first if kept < 0 else min(kept, first)
+        return first if committed < 0 else min(committed, first)
 
     def commit(self) -> None:
         """Request a commit soon; it includes all work up to that commit."""
@@ -343,7 +343,7 @@ class ProcessingContext:
             )
         if not n >= 0:
             raise MisuseValueError(
-                f"processor {self.node!r} counts {name} down; a number that is counted only grows"
+                f"processor {self.node!r} decreases counter {name}; a counter can only increase"
             )
         self._task.count(self.node, name, n)
 
@@ -360,14 +360,14 @@ class ProcessingContext:
     def _child(self, name: str) -> Receive:
         if self._scheduled >= 0:
             return self._not_yet
-        found = self._operator.children.get(name)
-        if found is None:
+        child = self._operator.children.get(name)
+        if child is None:
             children = ", ".join(self._operator.children) or "none"
             raise MisuseValueError(
-                f"processor {self.node!r} has no child of the name that forward(to=...) was given, "
-                f"which may be a record's; it has {children}"
+                f"processor {self.node!r} has no child with the name that was passed to "
+                f"forward(to=...); its children: {children}"
             )
-        return found
+        return child
 
     def _sendable(self, headers: HeaderTuple) -> list[tuple[str, bytes | None]]:
         """Return the headers as a list; raise for a name that would crash the client."""
@@ -379,10 +379,10 @@ class ProcessingContext:
                 )
         return list(headers)
 
-    def _refuse(self, given: object, wanted: type, advice: str) -> NoReturn:
-        kind = f"the class {given.__qualname__}" if isinstance(given, type) else type_of(given)
+    def _refuse(self, value: object, required: type, advice: str) -> NoReturn:
+        kind = f"the class {value.__qualname__}" if isinstance(value, type) else type_of(value)
         raise MisuseTypeError(
-            f"processor {self.node!r} forwards {kind}, and no {wanted.__name__}; {advice}"
+            f"processor {self.node!r} must forward a {required.__name__}, not {kind}; {advice}"
         )
 
 

@@ -20,7 +20,7 @@ class Store:
     spec: StoreSpec
     key: AnySerde | None = None
     value: AnySerde | None = None
-    face: Function | None = None
+    factory: Function | None = None
     """Creates the wrapper for processors (see `stores.open_store`); None uses the layout's."""
     source_topic: str | None = None
     """Input topic that is also the store's changelog, or None (see `optimizer`)."""

@@ -20,26 +20,26 @@ from headrace.state.spec import StoreKind, StoreSpec
 from headrace.topology.arguments import checked
 from headrace.topology.context.number import Number
 from headrace.topology.errors import TopologyError
-from headrace.topology.functions import Lines, said_lines, with_lines
+from headrace.topology.functions import CreationLines, at_lines, with_lines
 from headrace.topology.java_names import Hinting
 from headrace.topology.naming import legal
 from headrace.topology.processors.store import Store
-from headrace.topology.processors.store_faces import (
-    Face,
+from headrace.topology.processors.store_wrappers import (
     KeyValueStore,
+    StoreFactory,
     TimestampedKeyValueStore,
     WrappedStore,
 )
-from headrace.topology.processors.timed_store_faces import (
-    SessionFace,
+from headrace.topology.processors.timed_store_wrappers import (
     SessionStore,
+    SessionStoreFactory,
     TimestampedWindowStore,
-    WindowFace,
     WindowStore,
+    WindowStoreFactory,
 )
-from headrace.topology.processors.versioned_store import VersionedFace, VersionedStore
+from headrace.topology.processors.versioned_store import VersionedStore, VersionedStoreFactory
 from headrace.topology.serdes import Serde
-from headrace.topology.serdes.kept import exact_types, keeper
+from headrace.topology.serdes.normalise import exact_types, normaliser
 from headrace.topology.serdes.windows_serde import (
     SessionWindowedSerde,
     TimeWindowedSerde,
@@ -59,8 +59,8 @@ class StoreBuilder(Generic[F]):
     store: Store
 
     def __repr__(self) -> str:
-        kept = "" if self.store.spec.logged else "; not logged"
-        return f"<StoreBuilder of {self.store}; {self.store.spec.kind}{kept}>"
+        suffix = "" if self.store.spec.logged else "; not logged"
+        return f"<StoreBuilder of {self.store}; {self.store.spec.kind}{suffix}>"
 
     @property
     def name(self) -> str:
@@ -180,9 +180,9 @@ class Stores(metaclass=Hinting):
             >>> Stores.timestamped_window("sums", size=minute, retention=minute).name
             'sums'
         """
-        made = _window(name, size, retention, key, value, kind, logged, topic_config)
-        face = WindowFace(made.store.spec.retention_ms, timestamped=True)
-        return StoreBuilder(Store(made.store.spec, made.store.key, value, face))
+        builder = _window(name, size, retention, key, value, kind, logged, topic_config)
+        factory = WindowStoreFactory(builder.store.spec.retention_ms, timestamped=True)
+        return StoreBuilder(Store(builder.store.spec, builder.store.key, value, factory))
 
     @staticmethod
     def session(
@@ -207,7 +207,7 @@ class Stores(metaclass=Hinting):
         retention_ms = duration_ms("retention", retention, at_least=1)
         spec = _spec(name, kind, logged, topic_config, "session", retention_ms)
         return StoreBuilder(
-            Store(spec, SessionWindowedSerde(key), value, SessionFace(retention_ms))
+            Store(spec, SessionWindowedSerde(key), value, SessionStoreFactory(retention_ms))
         )
 
     @staticmethod
@@ -233,7 +233,7 @@ class Stores(metaclass=Hinting):
         """
         history_ms = duration_ms("history", history, at_least=0)
         spec = _spec(name, kind, logged, topic_config, "versioned", history_ms)
-        return StoreBuilder(Store(spec, key, value, VersionedFace(history_ms)))
+        return StoreBuilder(Store(spec, key, value, VersionedStoreFactory(history_ms)))
 
     @staticmethod
     def custom(
@@ -284,19 +284,19 @@ class _Custom:
         return self.face(KeyValueStore(rows))
 
 
-_OF_TABLES: Mapping[LayoutName, Face] = {
+_TABLE_FACTORIES: Mapping[LayoutName, StoreFactory] = {
     "plain": TimestampedKeyValueStore,
-    "window": WindowFace(timestamped=True),
-    "session": SessionFace(),
+    "window": WindowStoreFactory(timestamped=True),
+    "session": SessionStoreFactory(),
 }
 
 
 def open_store(store: Store, rows: WrappedStore) -> Any:
     """Create the wrapper of a store for processors; a table's store has its layout's wrapper."""
-    face = store.face or _OF_TABLES.get(store.spec.layout)
-    if face is None:
+    factory = store.factory or _TABLE_FACTORIES.get(store.spec.layout)
+    if factory is None:
         raise TopologyError(f"store {store.name!r} cannot be read by a processor")
-    return face(rows)
+    return factory(rows)
 
 
 def in_memory(builder: StoreBuilder[F], *, timestamp: int = 0) -> F:
@@ -320,9 +320,9 @@ def in_memory(builder: StoreBuilder[F], *, timestamp: int = 0) -> F:
     coding = Coding(
         encode=store.value.serialize,
         decode=store.value.deserialize,
-        hold="objects" if store.value.immutable else "bytes",
+        stored_form="objects" if store.value.immutable else "bytes",
         exact=exact_types(store.value),
-        keep=keeper(store.value),
+        keep=normaliser(store.value),
     )
     rows = WrappedStore(
         name=store.name,
@@ -333,8 +333,8 @@ def in_memory(builder: StoreBuilder[F], *, timestamp: int = 0) -> F:
         number=defaultdict[str, Number](Number).__getitem__,
         dropped=lambda reason: None,  # noqa: ARG005
     )
-    made: F = open_store(store, rows)
-    return made
+    opened_store: F = open_store(store, rows)
+    return opened_store
 
 
 def store_names(stores: Iterable[StoreBuilder[Any] | str]) -> tuple[str, ...]:
@@ -343,11 +343,11 @@ def store_names(stores: Iterable[StoreBuilder[Any] | str]) -> tuple[str, ...]:
 
 
 def with_stores(
-    stores: Iterable[Store], wanted: Iterable[StoreBuilder[Any] | str], lines: Lines
-) -> tuple[tuple[Store, ...], Lines]:
-    """Return the stores and their source lines, with the missing stores of `wanted` added."""
+    stores: Iterable[Store], requested: Iterable[StoreBuilder[Any] | str], lines: CreationLines
+) -> tuple[tuple[Store, ...], CreationLines]:
+    """Return the stores and their source lines, with the missing stores of `requested` added."""
     by_name = {store.name: store for store in stores}
-    for builder in wanted:
+    for builder in requested:
         if isinstance(builder, str):
             continue
         if by_name.get(builder.name) == builder.store:
@@ -356,7 +356,7 @@ def with_stores(
         if builder.name in by_name:
             raise TopologyError(
                 f"two different stores are named {builder.name!r}"
-                f"{said_lines(lines, 'store', builder.name)}; give either store another name, "
+                f"{at_lines(lines, 'store', builder.name)}; give either store another name, "
                 "or use the same StoreBuilder for both"
             )
         by_name[builder.name] = builder.store
@@ -400,4 +400,4 @@ def _window(
         )
     spec = _spec(name, kind, logged, topic_config, "window", retention_ms)
     keys = WindowStoreSerde(TimeWindowedSerde(key, size_ms))
-    return StoreBuilder(Store(spec, keys, value, WindowFace(retention_ms, duplicates)))
+    return StoreBuilder(Store(spec, keys, value, WindowStoreFactory(retention_ms, duplicates)))

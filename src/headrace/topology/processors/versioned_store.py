@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from headrace.state.versioned import IS_LATEST, NOT_PUT, VersionedBuffer
-from headrace.topology.processors.store_faces import ValueAndTimestamp, WrappedStore
+from headrace.topology.processors.store_wrappers import ValueAndTimestamp, WrappedStore
 
-__all__ = ["IS_LATEST", "NOT_PUT", "VersionedFace", "VersionedStore"]
+__all__ = ["IS_LATEST", "NOT_PUT", "VersionedStore", "VersionedStoreFactory"]
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -88,9 +88,9 @@ class VersionedStore(Generic[K, V]):
         if timestamp < self._latest.value - self._history_ms:
             self._rows.dropped("older than the history of the store")
             return None
-        found = self.get(key, as_of=timestamp)
+        version = self.get(key, as_of=timestamp)
         self.put(key, None, timestamp)
-        return found
+        return version
 
     def get(self, key: K, *, as_of: int | None = None) -> ValueAndTimestamp[V] | None:
         """Return the version of a key that is valid now, or was valid at a time.
@@ -103,12 +103,12 @@ class VersionedStore(Generic[K, V]):
             The value and the start of its validity, or None if no version was valid.
         """
         row = self._rows.encoded(key)
-        found = self._buffer.get(row) if as_of is None else self._buffer.get_as_of(row, as_of)
-        return None if found[0] is None else ValueAndTimestamp(*found)
+        version = self._buffer.get(row) if as_of is None else self._buffer.get_as_of(row, as_of)
+        return None if version[0] is None else ValueAndTimestamp(*version)
 
 
 @dataclass(frozen=True, slots=True)
-class VersionedFace:
+class VersionedStoreFactory:
     """Factory of versioned store wrappers."""
 
     history_ms: int

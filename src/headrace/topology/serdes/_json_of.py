@@ -61,8 +61,8 @@ class Gaps(NamedTuple):
 
 def gaps_in(inner: Mapping[type, tuple[str, ...]]) -> dict[type, Gaps]:
     """Return the gaps by class; empty if no class has defaults that may be missing."""
-    found = {cls: Gaps(_defaults_of(cls), names) for cls, names in inner.items()}
-    return found if any(gaps.defaults for gaps in found.values()) else {}
+    gaps_by_class = {cls: Gaps(_defaults_of(cls), names) for cls, names in inner.items()}
+    return gaps_by_class if any(gaps.defaults for gaps in gaps_by_class.values()) else {}
 
 
 def _defaults_of(cls: type) -> tuple[tuple[str, Any], ...]:
@@ -99,14 +99,14 @@ def making_whole(decode: Callable[[bytes], T], gaps: Mapping[type, Gaps]) -> Cal
 
 
 def _complete(value: Any, gaps: Mapping[type, Gaps]) -> None:
-    found = gaps.get(value.__class__)
-    if found is not None:
-        if found.defaults:
+    class_gaps = gaps.get(value.__class__)
+    if class_gaps is not None:
+        if class_gaps.defaults:
             # Write to its dict, because a frozen object has no other way to set attributes.
             own = value.__dict__
-            for name, default in found.defaults:
+            for name, default in class_gaps.defaults:
                 own.setdefault(name, default)
-        for name in found.inner:
+        for name in class_gaps.inner:
             _complete(getattr(value, name), gaps)
     elif isinstance(value, dict):
         for key, item in value.items():
@@ -154,30 +154,30 @@ class Findings:
     inner: dict[Any, tuple[str, ...]] = field(default_factory=dict)
     """Inspected classes, with their fields that may contain other objects."""
 
-    def look(self, kind: inspect.Type, where: str) -> None:
+    def add(self, kind: inspect.Type, where: str) -> None:
         if isinstance(kind, inspect.Metadata):
-            self.look(kind.type, where)
+            self.add(kind.type, where)
         elif isinstance(kind, inspect.CustomType):
             raise TopologyError(
                 f"json_of: {where} has type {kind.cls.__name__}, which JSON cannot hold; use a "
                 "type that JSON supports, or create a serde with serdes.serde_from"
             )
         elif isinstance(kind, inspect.UnionType):
-            for one in kind.types:
-                self.look(one, where)
+            for member in kind.types:
+                self.add(member, where)
         elif isinstance(kind, inspect.DictType):
             self.immutable = False
             self.has_other_keys |= not isinstance(kind.key_type, inspect.StrType)
-            self.look(kind.key_type, f"a key of {where}")
-            self.look(kind.value_type, f"a value of {where}")
+            self.add(kind.key_type, f"a key of {where}")
+            self.add(kind.value_type, f"a value of {where}")
         elif hasattr(kind, "fields"):
             self._look_into(kind)
         elif hasattr(kind, "item_types"):
-            for one in kind.item_types:
-                self.look(one, f"an item of {where}")
+            for item_type in kind.item_types:
+                self.add(item_type, f"an item of {where}")
         elif hasattr(kind, "item_type"):
             self.immutable &= isinstance(kind, inspect.VarTupleType | inspect.FrozenSetType)
-            self.look(kind.item_type, f"an item of {where}")
+            self.add(kind.item_type, f"an item of {where}")
         else:
             self.has_float |= isinstance(kind, inspect.FloatType | inspect.AnyType)
             self.immutable &= isinstance(kind, _IMMUTABLE)
@@ -186,15 +186,15 @@ class Findings:
         cls = kind.cls
         if cls in self.inner:
             return
-        self.inner[cls] = tuple(one.name for one in kind.fields if not _is_plain(one.type))
+        self.inner[cls] = tuple(member.name for member in kind.fields if not _is_plain(member.type))
         self.immutable &= _is_frozen(kind)
         self.comparable &= cls.__eq__ is not object.__eq__
-        for one in kind.fields:
-            self.look(one.type, f"field {one.name!r} of {cls.__name__}")
+        for member in kind.fields:
+            self.add(member.type, f"field {member.name!r} of {cls.__name__}")
 
 
 def _is_plain(kind: Any) -> bool:
-    return all(isinstance(one, _IMMUTABLE) for one in getattr(kind, "types", (kind,)))
+    return all(isinstance(member, _IMMUTABLE) for member in getattr(kind, "types", (kind,)))
 
 
 def _is_frozen(kind: Any) -> bool:
@@ -223,7 +223,7 @@ class JsonOfSerde(Generic[T]):
         findings = Findings()
         prepare_type(self.cls)
         try:
-            findings.look(inspect.type_info(self.cls), f"{name_of(self.cls)} itself")
+            findings.add(inspect.type_info(self.cls), f"{name_of(self.cls)} itself")
             decoder: Callable[[bytes], T] = msgspec.json.Decoder(self.cls).decode
         except (TypeError, NameError) as error:
             refuse_other_than_type(self.cls, "json_of")
@@ -308,14 +308,14 @@ def name_of(cls: Any) -> str:
     return cls.__name__ if isinstance(cls, type) and not hasattr(cls, "__args__") else str(cls)
 
 
-def refuse_other_than_type(given: Any, called: str) -> None:
+def refuse_other_than_type(cls: Any, called: str) -> None:
     """Raise if an argument is not a type; the message does not contain its content."""
-    if isinstance(given, str):
-        name = given if given.isidentifier() else "Order"
+    if isinstance(cls, str):
+        name = cls if cls.isidentifier() else "Order"
         raise TopologyError(f"{called}: give the class itself, and not its name: {called}({name})")
-    kind = type(given)
-    is_type = isinstance(given, (type, GenericAlias, UnionType)) or kind.__module__ == "typing"
-    if is_type or given is None:
+    kind = type(cls)
+    is_type = isinstance(cls, (type, GenericAlias, UnionType)) or kind.__module__ == "typing"
+    if is_type or cls is None:
         return
     written = f": {called}({kind.__name__})" if kind.__module__ != "builtins" else ""
     raise TopologyError(
@@ -327,19 +327,19 @@ def explained(error: Exception) -> str:
     """Describe an error of a document and its location, without the document's content."""
     if isinstance(error, msgspec.DecodeError) and not isinstance(error, msgspec.ValidationError):
         return f"not JSON: {error}"
-    said = _SAID.fullmatch(str(error))
-    if said is None or said["what"] is None:  # an error of the class itself may quote the value
+    match = _SAID.fullmatch(str(error))
+    if match is None or match["what"] is None:  # an error of the class itself may quote the value
         return f"{type(error).__name__}: a value is refused"
-    return said["what"] + (f" at {said['where']}" if said["where"] else "")
+    return match["what"] + (f" at {match['where']}" if match["where"] else "")
 
 
 def _difference(value: Any, again: Any, where: str) -> str:
     """Return the path of the first field that differs."""
     if is_dataclass(value) and type(value) is type(again):
-        for one in fields(value):
-            mine, other = getattr(value, one.name), getattr(again, one.name)
-            if mine != other:
-                return _difference(mine, other, f"{where}.{one.name}")
+        for member in fields(value):
+            own, decoded = getattr(value, member.name), getattr(again, member.name)
+            if own != decoded:
+                return _difference(own, decoded, f"{where}.{member.name}")
     return where
 
 

@@ -39,7 +39,7 @@ class Serde(Protocol[T]):
     # A serde may also have `decoder`, a callable in C that returns the result of `deserialize` for
     # valid data and raises any exception for other data; `deserialize` then raises the real error.
     #
-    # It may have `exact` and `normalise`, see `headrace.topology.serdes.kept`.
+    # It may have `exact` and `normalise`, see `headrace.topology.serdes.normalise`.
     #
     # A serde that requires the name of its topic, such as a serde with a schema registry, has
     # ``for_topic(topic, *, is_key)``, which returns the serde for the topic's keys or values. The
@@ -345,15 +345,15 @@ def is_plain(value: Any) -> bool:
         return finite
     if kind is dict:
         last = ""
-        for key, one in value.items():
+        for key, item in value.items():
             if key.__class__ is not str or key < last:
                 return False
-            if one.__class__ not in _PLAIN and not is_plain(one):
+            if item.__class__ not in _PLAIN and not is_plain(item):
                 return False
             last = key
         return True
     if kind is list:
-        return all(one.__class__ in _PLAIN or is_plain(one) for one in value)
+        return all(item.__class__ in _PLAIN or is_plain(item) for item in value)
     return False
 
 

@@ -45,7 +45,7 @@ except ImportError as error:
         f"Avro requires {error.name}. Install it: pip install 'headrace[avro]'", name=error.name
     ) from error
 
-from headrace.topology.arguments import require_word
+from headrace.topology.arguments import require_choice
 from headrace.topology.errors import RegistryError, SchemaUnknownError, SerdeError, TopologyError
 from headrace.topology.serdes._json_of import Findings, explained, name_of, prepare_type
 from headrace.topology.serdes._serde import Serde, refuse_bytes
@@ -105,7 +105,7 @@ def _parse(schema: Schema) -> _Schema:
 def _without(schema: Any, *names: str) -> Any:
     """Return a schema without some attributes, at any depth except in default values."""
     if isinstance(schema, list):
-        return [_without(one, *names) for one in schema]
+        return [_without(branch, *names) for branch in schema]
     if not isinstance(schema, dict):
         return schema
     return {
@@ -135,7 +135,7 @@ class _Shape:
         try:
             if self.into is not None:
                 if isinstance(self.into, type) and type(value) is not self.into:
-                    self._cannot_encode(value, f"it takes {name_of(self.into)}")
+                    self._cannot_encode(value, f"it must be of type {name_of(self.into)}")
                 plain = msgspec.to_builtins(value, builtin_types=_KEPT)
             if self.checked:
                 validate(plain, schema.parsed, strict=False)
@@ -154,8 +154,8 @@ class _Shape:
         source = BytesIO(data)
         source.seek(skip)
         try:
-            mine = None if reader is None else reader.parsed
-            value = schemaless_reader(source, writer.parsed, mine)
+            reader_schema = None if reader is None else reader.parsed
+            value = schemaless_reader(source, writer.parsed, reader_schema)
         except Exception as error:
             self.cannot_decode(data, f"{type(error).__name__}: not data of {writer.full_name}")
         if source.tell() != len(data):
@@ -189,16 +189,16 @@ class _Shape:
         advice = "pass the serde and the schema that the topic was written with"
         refuse_bytes(self.name, data, reason, advice=advice)
 
-    def fitting(self, schema: _Schema | None) -> _Shape:
+    def for_schema(self, schema: _Schema | None) -> _Shape:
         """Return this object if the schema has all fields that its class requires, or raise."""
         text = None if schema is None else json.loads(schema.text)
         if self.into is None or not isinstance(text, dict) or text.get("type") != "record":
             return self
         kind = msgspec.inspect.type_info(self.into)
         if isinstance(kind, _WITH_FIELDS):
-            there = {one["name"] for one in text["fields"]}
+            names = {field["name"] for field in text["fields"]}
             lacks = [
-                f.encode_name for f in kind.fields if f.required and f.encode_name not in there
+                f.encode_name for f in kind.fields if f.required and f.encode_name not in names
             ]
             if lacks:
                 raise TopologyError(
@@ -213,7 +213,7 @@ class _Shape:
         if self.into is None:
             return schema is not None and schema.full_name in _PLAIN
         findings = Findings()
-        findings.look(msgspec.inspect.type_info(self.into), name_of(self.into))
+        findings.add(msgspec.inspect.type_info(self.into), name_of(self.into))
         return findings.immutable
 
 
@@ -221,10 +221,10 @@ def _invalid(error: ValidationError) -> str:
     """Describe the field that does not match the schema, without its content."""
     if not error.errors:
         return "the schema has no values"
-    wrong = error.errors[0]
-    kind = wrong.schema.get("type") if isinstance(wrong.schema, dict) else wrong.schema
+    invalid = error.errors[0]
+    kind = invalid.schema.get("type") if isinstance(invalid.schema, dict) else invalid.schema
     more = " or ".join(str(e.schema) for e in error.errors) if len(error.errors) > 1 else kind
-    return f"field {wrong.field!r} is no {more}" if wrong.field else f"it is no {kind}"
+    return f"field {invalid.field!r} is not {more}" if invalid.field else f"it is not {kind}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -364,20 +364,21 @@ class RegisteredSerde(Generic[T]):
         return value
 
     def _look_up(self, schema_id: int, data: bytes) -> _Schema:
-        place = f"schema id {schema_id}, subject {self.subject!r}"
+        schema = f"schema id {schema_id}, subject {self.subject!r}"
         try:
             text = self.registry.schema(schema_id)
         except SchemaUnknownError as error:
-            self.shape.cannot_decode(data, f"{place}: {error}; is it another registry's?")
+            reason = f"{schema}: {error}; the data may be from another registry"
+            self.shape.cannot_decode(data, reason)
         try:
             writer = _parse(text)
         except TopologyError as error:
-            self.shape.cannot_decode(data, f"{place}: {error}")
+            self.shape.cannot_decode(data, f"{schema}: {error}")
         if self.schema is not None:
             why = incompatibility(self.schema.text, writer.text)
             if why is not None:
-                mine = self.schema.full_name
-                self.shape.cannot_decode(data, f"{place} cannot be read as {mine}: {why}")
+                name = self.schema.full_name
+                self.shape.cannot_decode(data, f"{schema} cannot be read as {name}: {why}")
         return writer
 
 
@@ -426,7 +427,7 @@ def serde(
         why = incompatibility(read.text, written.text)
         if why is not None:
             raise TopologyError(f"{read.full_name} cannot read data of the schema: {why}")
-    shape = _Shape(name or f"avro({written.full_name})", into, checked).fitting(read or written)
+    shape = _Shape(name or f"avro({written.full_name})", into, checked).for_schema(read or written)
     return AvroSerde(written, read, shape)
 
 
@@ -469,11 +470,11 @@ def registered(
     Raises:
         TopologyError: the schema is not valid, or does not have a field that the class requires.
     """
-    require_word("subject_name", subject_name, get_args(SubjectName))
+    require_choice("subject_name", subject_name, get_args(SubjectName))
     own = None if schema is None else _parse(schema)
     if subject is None and subject_name == "record-name" and own is not None:
         subject = own.full_name
-    shape = _Shape(name or f"registered({own.full_name if own else ''})", into, checked).fitting(
+    shape = _Shape(name or f"registered({own.full_name if own else ''})", into, checked).for_schema(
         own
     )
     return RegisteredSerde(own, registry, subject, subject_name, auto_register, shape)

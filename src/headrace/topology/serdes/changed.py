@@ -58,7 +58,7 @@ class ChangedSerde(Around[Any]):
 
     @property
     def _values(self) -> Serde[Any]:
-        assert self.inner is not None, "the serde of grouped values is filled in by the plan"
+        assert self.inner is not None, "the plan sets the serde of grouped values"
         return self.inner
 
     def serialize(self, value: ValueChange, /) -> bytes:

@@ -136,7 +136,7 @@ def _to_bytes(document: Any, serde: Serde[Any]) -> bytes:
             read = serde.deserialize(data)
         except SerdeError as unread:
             raise SerdeError(
-                f"{refused}; and as JSON it is not such a value: {unread}"
+                f"{refused}; its JSON is not a valid value either: {unread}"
             ) from refused
         if isinstance(read, int | float):  # a numeric serde decodes any eight bytes
             raise
@@ -147,8 +147,8 @@ def _made(make: Callable[[Any], Any], document: Any, refused: SerdeError) -> Any
     value = make(document)
     shown = to_document(value)
     # Text may be bytes or their base64, so check that the object has the document's values.
-    if isinstance(document, dict) and any(shown.get(n) != one for n, one in document.items()):
-        raise SerdeError(f"{refused}; and as an object it would be {shown}") from refused
+    if isinstance(document, dict) and any(shown.get(n) != field for n, field in document.items()):
+        raise SerdeError(f"{refused}; converted to an object, it would be {shown}") from refused
     return value
 
 

@@ -18,7 +18,7 @@ from typing import Any, ClassVar, NamedTuple
 from headrace.state.codec import TIMESTAMP
 from headrace.topology.serdes._list_of import ListSerde
 from headrace.topology.serdes._serde import Around, BytesSerde, Compound, Serde
-from headrace.topology.serdes.kept import kept
+from headrace.topology.serdes.normalise import normalised
 
 AnySerde = Serde[Any]
 
@@ -184,7 +184,7 @@ class WaitingValuesSerde(Compound):
         assert self.left is not None
         assert self.right is not None
         left, right = self.left, self.right
-        return [(is_left, kept(left if is_left else right, v)) for is_left, v in value]
+        return [(is_left, normalised(left if is_left else right, v)) for is_left, v in value]
 
 
 _LIST: ListSerde[bytes] = ListSerde(BytesSerde("raw"), nulls=False, width=None)

@@ -24,11 +24,11 @@ def stripped(schema: Any) -> Any:
     {'properties': {'title': {'type': 'string'}}}
     """
     if isinstance(schema, list):
-        return [stripped(one) for one in schema]
+        return [stripped(item) for item in schema]
     if not isinstance(schema, dict):
         return schema
     return {
-        name: {key: stripped(one) for key, one in value.items()}
+        name: {key: stripped(item) for key, item in value.items()}
         if name in _BY_NAME
         else value
         if name == "enum"
@@ -47,48 +47,48 @@ def unreadable_json(new: Schema, old: Schema) -> str | None:
     >>> unreadable_json(new, old)
     'field `$.tax` is new and has no default'
     """
-    return _Comparison(new.get("$defs", {}), old.get("$defs", {})).look(new, old, "$")
+    return _Comparison(new.get("$defs", {}), old.get("$defs", {})).compare(new, old, "$")
 
 
 @dataclass(slots=True)
 class _Comparison:
-    mine: Schema
-    theirs: Schema
+    definitions: Schema
+    old_definitions: Schema
     seen: set[tuple[str, str]] = field(default_factory=set)
 
-    def look(self, new: Any, old: Any, where: str) -> str | None:
+    def compare(self, new: Any, old: Any, where: str) -> str | None:
         if "$ref" in new and "$ref" in old:
             pair = (new["$ref"], old["$ref"])
             if pair in self.seen:
                 return None
             self.seen.add(pair)
-        new, old = resolved(new, self.mine), resolved(old, self.theirs)
+        new, old = resolved(new, self.definitions), resolved(old, self.old_definitions)
         readers, writers = new.get("anyOf", [new]), old.get("anyOf", [old])
         for writer in writers:
-            found = [self._one(r, writer, where) for r in readers]
-            if all(found):
+            reasons = [self._compare_branch(r, writer, where) for r in readers]
+            if all(reasons):
                 alone = len(readers) == len(writers) == 1
-                kind = _named(resolved(writer, self.theirs))
-                return found[0] if alone else f"`{where}` could be {kind}, and no longer can"
+                kind = _named(resolved(writer, self.old_definitions))
+                return reasons[0] if alone else f"`{where}` could be {kind}, and no longer can"
         return None
 
-    def _one(self, new: Any, old: Any, where: str) -> str | None:
+    def _compare_branch(self, new: Any, old: Any, where: str) -> str | None:
         pair = (new.get("$ref", ""), old.get("$ref", ""))
         if not all(pair):
             return self._same_kind(new, old, where)
         if pair in self.seen:
             return None
         self.seen.add(pair)
-        found = self._same_kind(new, old, where)
-        if found:
+        reason = self._same_kind(new, old, where)
+        if reason:
             # Another reader of the union may accept it, here and at the next location.
             self.seen.discard(pair)
-        return found
+        return reason
 
     def _same_kind(self, new: Any, old: Any, where: str) -> str | None:
-        new, old = resolved(new, self.mine), resolved(old, self.theirs)
+        new, old = resolved(new, self.definitions), resolved(old, self.old_definitions)
         if "anyOf" in new or "anyOf" in old:
-            return self.look(new, old, where)
+            return self.compare(new, old, where)
         if _is_any(new) or _is_any(old):
             return None
         if "enum" in new or "enum" in old:
@@ -103,41 +103,41 @@ class _Comparison:
         return self._arrays(new, old, where) if kind == "array" else None
 
     def _objects(self, new: Schema, old: Schema, where: str) -> str | None:
-        mine, theirs = new.get("properties", {}), old.get("properties", {})
+        properties, old_properties = new.get("properties", {}), old.get("properties", {})
         rest, old_rest = new.get("additionalProperties"), old.get("additionalProperties")
         if "properties" in old:
             for name in new.get("required", ()):
-                if name not in theirs:
+                if name not in old_properties:
                     return f"field `{where}.{name}` is new and has no default"
-        for name, schema in theirs.items():
-            if name in mine:
-                found = self.look(mine[name], schema, f"{where}.{name}")
+        for name, schema in old_properties.items():
+            if name in properties:
+                reason = self.compare(properties[name], schema, f"{where}.{name}")
             elif isinstance(rest, dict):
-                found = self.look(rest, schema, f"{where}.{name}")
+                reason = self.compare(rest, schema, f"{where}.{name}")
             else:
-                found = f"field `{where}.{name}` is no longer allowed" if rest is False else None
-            if found:
-                return found
+                reason = f"field `{where}.{name}` is no longer allowed" if rest is False else None
+            if reason:
+                return reason
         if isinstance(rest, dict) and isinstance(old_rest, dict):
-            return self.look(rest, old_rest, f"{where}[...]")
+            return self.compare(rest, old_rest, f"{where}[...]")
         return None
 
     def _arrays(self, new: Schema, old: Schema, where: str) -> str | None:
-        mine, theirs = new.get("prefixItems", ()), old.get("prefixItems", ())
+        items, old_items = new.get("prefixItems", ()), old.get("prefixItems", ())
         if old.get("maxItems", 0) < new.get("minItems", 0) and "maxItems" in old:
             return f"item `{where}[{old['maxItems']}]` is new and has no default"
         if "maxItems" in new and old.get("maxItems", new["maxItems"] + 1) > new["maxItems"]:
             return f"`{where}` may have more items than {new['maxItems']}"
-        pairs = list(zip(mine, theirs, strict=False))
+        pairs = list(zip(items, old_items, strict=False))
         if isinstance(new.get("items"), dict):
-            others = theirs[len(mine) :]
-            pairs += [(new["items"], other) for other in others]
+            others = old_items[len(items) :]
+            pairs += [(new["items"], old_item) for old_item in others]
             if isinstance(old.get("items"), dict):
                 pairs.append((new["items"], old["items"]))
-        for number, (one, other) in enumerate(pairs):
-            found = self.look(one, other, f"{where}[{number if mine else '...'}]")
-            if found:
-                return found
+        for number, (item, old_item) in enumerate(pairs):
+            reason = self.compare(item, old_item, f"{where}[{number if items else '...'}]")
+            if reason:
+                return reason
         return None
 
 
@@ -156,12 +156,12 @@ def _of_enums(new: Schema, old: Schema, where: str) -> str | None:
     if "enum" not in new:
         kinds: dict[str, tuple[type, ...]] = {"string": (str,), "integer": (int,)}
         kind = kinds.get(new.get("type", ""), ())
-        fits = all(isinstance(one, kind) for one in old["enum"]) and "format" not in new
+        fits = all(isinstance(item, kind) for item in old["enum"]) and "format" not in new
         return None if fits else f"`{where}` was one of a few values and is {_named(new)}"
     if "enum" not in old:
         return f"`{where}` was {_named(old)} and is one of a few values"
-    gone = [str(one) for one in old["enum"] if one not in new["enum"]]
-    return f"`{where}` cannot be {gone[0]} any more" if gone else None
+    removed = [str(item) for item in old["enum"] if item not in new["enum"]]
+    return f"`{where}` can no longer be {removed[0]}" if removed else None
 
 
 def _named(schema: Schema) -> str:

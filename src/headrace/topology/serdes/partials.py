@@ -39,7 +39,7 @@ def marked(headers: Headers | None, call: str) -> Headers:
 
 
 def unmarked(headers: Headers) -> Headers:
-    return [one for one in headers if one[0] != MARK]
+    return [header for header in headers if header[0] != MARK]
 
 
 def call_of(headers: Headers) -> str | None:
@@ -56,13 +56,13 @@ def refuse_partial(headers: Headers) -> None:
         raise PartialError(call)
 
 
-def said_of_partial(headers: Headers | None, value: bytes | None) -> str | None:
+def describe_partial(headers: Headers | None, value: bytes | None) -> str | None:
     """Describe a record of a repartition topic if it is a partial aggregate, else return None.
 
-    >>> said_of_partial(marked(None, "count"), write_count(3))
-    "a partial aggregate of 'count', made of 3 records"
-    >>> said_of_partial(marked(None, "reduce"), b"12")
-    "a partial aggregate of 'reduce', made of an unknown number of records"
+    >>> describe_partial(marked(None, "count"), write_count(3))
+    "a partial aggregate of 'count', of 3 records"
+    >>> describe_partial(marked(None, "reduce"), b"12")
+    "a partial aggregate of 'reduce', of an unknown number of records"
     """
     call = call_of(headers or ())
     if call is None:
@@ -72,7 +72,7 @@ def said_of_partial(headers: Headers | None, value: bytes | None) -> str | None:
         with suppress(SerdeError):
             number = long.deserialize(value)
             many = f"{number} record{'' if number == 1 else 's'}"
-    return f"a partial aggregate of {call!r}, made of {many}"
+    return f"a partial aggregate of {call!r}, of {many}"
 
 
 def refuse_unread(error: Exception, headers: Headers | None) -> None:
@@ -99,19 +99,19 @@ def taker(call: str, read: Callable[[bytes], Any]) -> Take:
 
     def take(headers: Headers, value: bytes | None) -> tuple[Any, Headers | None]:
         is_alone = headers == mark_alone  # the usual case
-        found = call if is_alone else call_of(headers)
-        if found is None:
+        aggregation = call if is_alone else call_of(headers)
+        if aggregation is None:
             return None, headers
-        if found != call or value is None:
-            raise PartialError(found)
+        if aggregation != call or value is None:
+            raise PartialError(aggregation)
         try:
             result = read(value)
         except _OTHERS:
             raise
         except Exception as error:  # a user's serde may raise any exception
-            raise PartialError(found) from error
+            raise PartialError(aggregation) from error
         if result is None:
-            raise PartialError(found)
+            raise PartialError(aggregation)
         return result, None if is_alone else unmarked(headers) or None
 
     return take

@@ -29,7 +29,7 @@ from typing import Literal, Protocol, get_args
 
 import msgspec
 
-from headrace.topology.arguments import require_word
+from headrace.topology.arguments import require_choice
 from headrace.topology.errors import (
     RegistryError,
     SchemaRefusedError,
@@ -92,10 +92,10 @@ def incompatibility(reader: str, writer: str) -> str | None:
     if result.compatibility is SchemaCompatibilityType.compatible:
         return None
     kinds = sorted({kind.value.replace("_", " ") for kind in result.incompatibilities})
-    places = ", ".join(sorted(place for place in result.locations if place != "/"))
+    locations = ", ".join(sorted(location for location in result.locations if location != "/"))
     return (
         f"{', '.join(kinds)}: {'; '.join(sorted(result.messages))}"
-        f"{f' (at {places})' if places else ''}"
+        f"{f' (at {locations})' if locations else ''}"
     )
 
 
@@ -124,12 +124,12 @@ class _Content:
             return
         numbered = list(enumerate(versions, start=1))
         for number, schema_id in numbered if level.endswith("TRANSITIVE") else numbered[-1:]:
-            known = self.schemas[schema_id - 1]
+            existing = self.schemas[schema_id - 1]
             why = None
             if level.startswith(("BACKWARD", "FULL")):
-                why = incompatibility(text, known)
+                why = incompatibility(text, existing)
             if why is None and level.startswith(("FORWARD", "FULL")):
-                why = incompatibility(known, text)
+                why = incompatibility(existing, text)
             if why is not None:
                 raise SchemaRefusedError(
                     f"the schema is not {level} compatible with version {number} of subject "
@@ -169,7 +169,7 @@ class MemoryRegistry(SchemaRegistry):
     _content: _Content = field(default_factory=_Content, repr=False)
 
     def __post_init__(self) -> None:
-        require_word("compatibility", self.compatibility, get_args(Compatibility))
+        require_choice("compatibility", self.compatibility, get_args(Compatibility))
 
     def register(self, subject: str, schema: str, /) -> int:
         return self._content.register(subject, schema, self.compatibility)
@@ -195,7 +195,7 @@ class FileRegistry(SchemaRegistry):
     _file: Path = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        require_word("compatibility", self.compatibility, get_args(Compatibility))
+        require_choice("compatibility", self.compatibility, get_args(Compatibility))
         object.__setattr__(self, "_file", Path(self.path))
         if self._file.is_dir():
             raise TopologyError(

@@ -43,12 +43,12 @@ def schema_of(serde: Serde[Any]) -> str:
 def _form(serde: Any) -> dict[str, Any]:
     own = getattr(serde, "written_form", None)
     if own is not None:
-        found: dict[str, Any] | None = own()
-        if found is not None:
-            return found
+        form: dict[str, Any] | None = own()
+        if form is not None:
+            return form
     parts = {part: getattr(serde, part, None) for part in _PARTS}
-    made_of = {part: _form(inner) for part, inner in parts.items() if hasattr(inner, "serialize")}
-    return {"of": made_of} if made_of else {"serde": serde.name}
+    forms = {part: _form(inner) for part, inner in parts.items() if hasattr(inner, "serialize")}
+    return {"of": forms} if forms else {"serde": serde.name}
 
 
 def unreadable(new: str, old: str) -> str | None:
@@ -66,17 +66,17 @@ def _unreadable(new: Mapping[str, Any], old: Mapping[str, Any]) -> str | None:
     (kind,), (old_kind,) = new, old
     if kind != old_kind:
         return None
-    mine, theirs = new[kind], old[kind]
+    new_form, old_form = new[kind], old[kind]
     if kind == "of":
-        found = (_unreadable(mine[part], theirs[part]) for part in mine if part in theirs)
-        return next(filter(None, found), None)
+        reasons = (_unreadable(new_form[p], old_form[p]) for p in new_form if p in old_form)
+        return next(filter(None, reasons), None)
     if kind == "serde":
-        if mine != theirs and {mine, theirs} <= EXCLUSIVE:
-            return f"serde {theirs} wrote them and {mine} reads them"
+        if new_form != old_form and {new_form, old_form} <= EXCLUSIVE:
+            return f"serde {old_form} wrote them and {new_form} reads them"
         return None
     if kind == "json":
-        return unreadable_json(mine, theirs)
-    return _unreadable_avro(mine, theirs, registered=kind == "registered")
+        return unreadable_json(new_form, old_form)
+    return _unreadable_avro(new_form, old_form, registered=kind == "registered")
 
 
 def _unreadable_avro(new: Any, old: Any, *, registered: bool) -> str | None:
@@ -91,11 +91,11 @@ def _unreadable_avro(new: Any, old: Any, *, registered: bool) -> str | None:
 
 
 def _differs(new: Any, old: Any) -> str:
-    mine, theirs = _fields(new), _fields(old)
-    names = [name for name in [*mine, *theirs] if mine.get(name) != theirs.get(name)]
+    fields, old_fields = _fields(new), _fields(old)
+    names = [name for name in [*fields, *old_fields] if fields.get(name) != old_fields.get(name)]
     if names:
         return f"field {names[0]!r} differs"
-    return "its fields are in another order" if mine else "it differs"
+    return "its fields are in another order" if fields else "it differs"
 
 
 def _fields(schema: Any) -> dict[str, Any]:

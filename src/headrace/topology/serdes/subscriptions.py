@@ -39,14 +39,14 @@ _EMPTY_VALUE = 1
 class Instruction(IntEnum):
     """Instruction of a subscription to the other side, with Kafka Streams' numbers."""
 
-    FORGET = 0
-    FORGET_AND_ANSWER_NOTHING = 1
-    ANSWER = 2
-    ANSWER_IF_THERE = 3
+    UNSUBSCRIBE = 0
+    UNSUBSCRIBE_AND_RESPOND = 1
+    SUBSCRIBE = 2
+    SUBSCRIBE_RESPOND_IF_PRESENT = 3
 
     @property
-    def forgets(self) -> bool:
-        return self < Instruction.ANSWER
+    def unsubscribes(self) -> bool:
+        return self < Instruction.SUBSCRIBE
 
 
 _INSTRUCTIONS = tuple(Instruction)
@@ -114,7 +114,7 @@ class SubscriptionSerde:
     r"""Serde of subscriptions.
 
     >>> serde = SubscriptionSerde()
-    >>> data = serde.serialize(ForeignKeySubscription(None, Instruction.FORGET, b"pk", 3))
+    >>> data = serde.serialize(ForeignKeySubscription(None, Instruction.UNSUBSCRIBE, b"pk", 3))
     >>> data
     b'\x81\x00pk\x00\x00\x00\x03'
     >>> serde.deserialize(data).partition
@@ -136,11 +136,11 @@ class SubscriptionSerde:
 
     def deserialize(self, data: bytes, /) -> ForeignKeySubscription:
         if len(data) < 2 or data[0] & _VERSION > _WITH_PARTITION or data[1] > 3:
-            _refuse(self.name, data)
+            _raise_unreadable(self.name, data)
         start = 2 if data[0] & _NO_HASH else 2 + _HASH.size
         end = len(data) - (_PARTITION.size if data[0] & _VERSION else 0)
         if end < start:
-            _refuse(self.name, data)
+            _raise_unreadable(self.name, data)
         return ForeignKeySubscription(
             None if start == 2 else data[2:start],
             _INSTRUCTIONS[data[1]],
@@ -172,7 +172,7 @@ class ResponseSerde:
     def deserialize(self, data: bytes, /) -> Response:
         start = 1 if data and data[0] & _NO_HASH else 1 + _HASH.size
         if len(data) < start or data[0] & _VERSION > _EMPTY_VALUE:
-            _refuse(self.name, data)
+            _raise_unreadable(self.name, data)
         empty = b"" if data[0] & _VERSION else None
         return Response(None if start == 1 else data[1:start], data[start:] or empty)
 
@@ -206,7 +206,7 @@ class CombinedKeySerde(Compound):
         return self.foreign.deserialize(foreign), self.primary.deserialize(key)
 
 
-def _refuse(name: str, data: bytes) -> NoReturn:
+def _raise_unreadable(name: str, data: bytes) -> NoReturn:
     raise SerdeError(
         f"serde {name!r} cannot decode {len(data)} bytes; a newer version, or another program, "
         "writes to an internal topic of this application: stop it, and reset the application"

@@ -158,7 +158,7 @@ def _take_over(serde: _Either, kind: str) -> None:
 def _inner(serde: _Either) -> Serde[Any]:
     if serde.inner is None:
         raise SerdeError(
-            f"serde {serde.name!r} was given no serde for the inner key; pass a serde, such as "
+            f"serde {serde.name!r} requires a serde for the inner key; pass a serde, such as "
             "serdes.string, or let the DSL fill in the default"
         )
     return serde.inner

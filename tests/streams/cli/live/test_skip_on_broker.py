@@ -209,9 +209,8 @@ def test_what_cannot_be_meant_is_refused(topics: Topics, tmp_path: Path) -> None
     assert "Run it again with --yes" in counting.skip(counting.lines, 0, 3, *app).output
     assert counting.stands_at() == (3, [])
     done = counting.skip(*counting.partial_count(7), *app, "--dry-run")
-    assert (
-        "It is a partial aggregate of 'count', made of 7 records, which are skipped with it."
-        in (done.output)
+    assert "It is a partial aggregate of 'count', of 7 records, which are skipped with it." in (
+        done.output
     )
 
 

@@ -581,5 +581,5 @@ def test_answers_that_match_no_row_are_counted() -> None:
         driver.input("left").send("k", "apple")
         assert list(driver.output("out").read_all()) == []
         ((node, reason),) = driver.dropped
-        assert reason == "answer to a row of before; one to the row of now follows"
+        assert reason == "response to a former row; another response follows"
         assert "FK-JOIN" in node or node.startswith("fk")

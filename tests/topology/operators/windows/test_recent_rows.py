@@ -47,7 +47,7 @@ class Side:
     def begin(self) -> None:
         """As after an abort or a restart: nothing is known but what is committed."""
         coding = Coding(
-            encode=serdes.json.serialize, decode=serdes.json.deserialize, hold=self.hold
+            encode=serdes.json.serialize, decode=serdes.json.deserialize, stored_form=self.hold
         )
         self.buffer = TimedBuffer("s", self.state.store("s"), coding, layout=self.spec.rows)
         self.numbers = [Number(number) for number in self.committed_numbers]
@@ -166,7 +166,7 @@ def test_no_cursor_is_made_for_what_is_in_memory(monkeypatch: pytest.MonkeyPatch
         scans += 1
         return held(self, start, end)
 
-    monkeypatch.setattr(TimedBuffer, "held", counted)
+    monkeypatch.setattr(TimedBuffer, "stored_range", counted)
     monkeypatch.setattr(Buffer, "scan", None)
     for number in range(1, 1_000):
         side.rows.add("a", number, number)

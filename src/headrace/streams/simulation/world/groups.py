@@ -241,13 +241,13 @@ class Group:
             room[m.instance_id] += 1
         free: list[TopicPartition] = []
         for tp in tps:
-            keeper = owner.get(tp)
-            others = [m for m in members if tp.topic in m.topics and m is not keeper]
-            if keeper is None or tp.topic not in keeper.topics:
+            normaliser = owner.get(tp)
+            others = [m for m in members if tp.topic in m.topics and m is not normaliser]
+            if normaliser is None or tp.topic not in normaliser.topics:
                 free.append(tp)
-            elif room[keeper.instance_id] > 0 or all(room[m.instance_id] <= 0 for m in others):
-                room[keeper.instance_id] -= 1
-                wanted[keeper.instance_id].append(tp)
+            elif room[normaliser.instance_id] > 0 or all(room[m.instance_id] <= 0 for m in others):
+                room[normaliser.instance_id] -= 1
+                wanted[normaliser.instance_id].append(tp)
         for tp in free:
             subscribed = [m for m in members if tp.topic in m.topics]
             m = max(subscribed, key=lambda m: room[m.instance_id])

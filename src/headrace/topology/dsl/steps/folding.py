@@ -52,7 +52,7 @@ def add_fold(
     fold: Fold,
     make: Make,
     *,
-    kept: Materialized,
+    options: Materialized,
     group: str | None,
     name: str | None,
     burn: bool = False,
@@ -65,9 +65,9 @@ def add_fold(
     """
     names = edge.draft.names
     prefix = f"KSTREAM-{fold.title}-"
-    if burn and kept.store is None:
+    if burn and options.store is None:
         names.store(prefix)
-    store = names.store(prefix) if kept.store is None else kept.store
+    store = names.store(prefix) if options.store is None else options.store
     node_name = names.node(prefix, name)
     if edge.rekeyed:
         edge = edge.repartitioned(store if group is None else group)
@@ -92,9 +92,13 @@ def size_ms(windows: TimeSpans) -> int:
 
 
 def windowed_fold(
-    windows: TimeSpans, fold: Fold, store: str, kept: Materialized, emit: Emit = "on_window_update"
+    windows: TimeSpans,
+    fold: Fold,
+    store: str,
+    options: Materialized,
+    emit: Emit = "on_window_update",
 ) -> tuple[AlignedFold | SlidingFold, StoreSpec]:
-    rows = kept.timed_spec(store, "window", least_ms=_least_ms(windows))
+    rows = options.timed_spec(store, "window", least_ms=_least_ms(windows))
     if emit == "on_window_close":
         rows = replace(rows, cached=False)
     return _fold(windows, fold, store, rows.retention_ms, emit), rows

@@ -68,31 +68,31 @@ def foreign_key_join(
         raise TopologyError("tables of two builders are joined; use a single StreamsBuilder")
     draft = left.draft
     left_stores, right_stores = draft.readable(left.node), draft.readable(right.node)
-    names, kept = _StepNames.of(draft.names, name), materialized(store)
-    result_store = draft.names.store(_RESULT) if kept.store is None else kept.store
-    _add_questions(left, right, names, _keyed(foreign_key, with_key=with_key), other_partitioner)
-    _add_other_side(left, right, names, right_stores)
+    names, options = _StepNames.of(draft.names, name), materialized(store)
+    result_store = draft.names.store(_RESULT) if options.store is None else options.store
+    _add_subscriber(left, right, names, _keyed(foreign_key, with_key=with_key), other_partitioner)
+    _add_right_side(left, right, names, right_stores)
     resolve = Resolve(
         topic=names.topic,
         key=left.key,
         foreign=right.key,
         value=left.value,
         other=right.value,
-        answers=names.answers,
+        responses=names.responses,
         table=left.node,
         joiner=_keyed(joiner, with_key=with_key),
         left=outer,
     )
     draft.add(
-        *_answers(left, names, partitioner),
-        OperatorNode(names.resolve, (names.answers_source,), spec=resolve, uses=left_stores),
+        *_response_nodes(left, names, partitioner),
+        OperatorNode(names.resolve, (names.responses_source,), spec=resolve, uses=left_stores),
         TableSource(names.result, (names.resolve,), result_store, call="join"),
-        store=Store(kept.spec(result_store), key or left.key, value),
+        store=Store(options.spec(result_store), key or left.key, value),
     )
     return Edge(draft, names.result, key or left.key, value)
 
 
-def _add_questions(
+def _add_subscriber(
     left: Edge,
     right: Edge,
     names: _StepNames,
@@ -115,20 +115,20 @@ def _add_questions(
     )
 
 
-def _add_other_side(
+def _add_right_side(
     left: Edge, right: Edge, names: _StepNames, right_stores: tuple[str, ...]
 ) -> None:
     """Add the nodes that receive subscriptions, and that respond to the right table's changes."""
     topic, keys = names.topic, (left.key, right.key)
     receive = Receive(topic, *keys, names.store)
-    answer = SendRightRow(topic, *keys, right.value, names.answers, right.node)
-    notify = Notify(topic, *keys, right.value, names.answers, names.store)
+    send_row = SendRightRow(topic, *keys, right.value, names.responses, right.node)
+    notify = Notify(topic, *keys, right.value, names.responses, names.store)
     left.draft.add(
         SourceNode(
             names.source, topics=(topic,), key=right.key, value=SubscriptionSerde(), internal=True
         ),
         OperatorNode(names.receive, (names.source,), spec=receive, uses=(names.store,)),
-        OperatorNode(names.answer, (names.receive,), spec=answer, uses=right_stores),
+        OperatorNode(names.send_row, (names.receive,), spec=send_row, uses=right_stores),
         store=Store(
             StoreSpec(names.store), CombinedKeySerde(right.key, left.key), SubscriptionSerde()
         ),
@@ -136,22 +136,22 @@ def _add_other_side(
     left.draft.add(OperatorNode(names.notify, (right.node,), spec=notify, uses=(names.store,)))
 
 
-def _answers(
+def _response_nodes(
     left: Edge, names: _StepNames, partitioner: Partitioner | None
 ) -> tuple[Sink, SourceNode]:
-    chosen = _to_who_asked if partitioner is None else _ByKey(partitioner)
+    partition_function = _to_subscriber if partitioner is None else _ByKey(partitioner)
     sink = Sink(
-        names.answers_sink,
-        (names.answer, names.notify),
-        names.answers,
+        names.responses_sink,
+        (names.send_row, names.notify),
+        names.responses,
         left.key,
         ResponseSerde(),
         internal=True,
-        partitioner=chosen,
+        partitioner=partition_function,
     )
     source = SourceNode(
-        names.answers_source,
-        topics=(names.answers,),
+        names.responses_source,
+        topics=(names.responses,),
         key=left.key,
         value=ResponseSerde(),
         internal=True,
@@ -171,11 +171,11 @@ class _StepNames:
     source: str
     store: str
     receive: str
-    answer: str
+    send_row: str
     notify: str
-    answers: str
-    answers_sink: str
-    answers_source: str
+    responses: str
+    responses_sink: str
+    responses_source: str
     resolve: str
     result: str
 
@@ -193,11 +193,11 @@ class _StepNames:
             source=named("KTABLE-SOURCE-", "-subscription-registration-source"),
             store=named(f"{_JOIN}SUBSCRIPTION-STATE-STORE-", "-subscription-store"),
             receive=named(processor, "-subscription-receive"),
-            answer=named(processor, "-subscription-join-foreign"),
+            send_row=named(processor, "-subscription-join-foreign"),
             notify=named(processor, "-foreign-join-subscription"),
-            answers=named(f"{_JOIN}SUBSCRIPTION-RESPONSE-", response) + "-topic",
-            answers_sink=named("KTABLE-SINK-", f"{response}-sink"),
-            answers_source=named("KTABLE-SOURCE-", f"{response}-source"),
+            responses=named(f"{_JOIN}SUBSCRIPTION-RESPONSE-", response) + "-topic",
+            responses_sink=named("KTABLE-SINK-", f"{response}-sink"),
+            responses_source=named("KTABLE-SOURCE-", f"{response}-source"),
             resolve=named(
                 f"{_JOIN}SUBSCRIPTION-RESPONSE-RESOLVER-PROCESSOR-", f"{response}-resolver"
             ),
@@ -215,7 +215,7 @@ class _ByKey:
         return self.partitioner(topic, key, None, partitions)
 
 
-def _to_who_asked(_: str, __: Any, response: Response, ___: int) -> int | None:
+def _to_subscriber(_: str, __: Any, response: Response, ___: int) -> int | None:
     return response.partition
 
 

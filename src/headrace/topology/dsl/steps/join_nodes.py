@@ -305,8 +305,8 @@ def _grace_ms(edge: Edge, grace: timedelta, uses: tuple[str, ...]) -> int:
 _OF_TWO_STREAMS = {
     "other_value": "the table has its own serdes",
     "store": "the table has its own store",
-    "late": "a record finds the row of the moment, however late it comes",
-    "other_late": "a record finds the row of the moment, however late it comes",
+    "late": "a record is joined with the current row, however late it is",
+    "other_late": "a record is joined with the current row, however late it is",
 }
 
 
@@ -389,7 +389,7 @@ def primary_key_join(
     right: Edge,
     joiner: Function,
     *,
-    alone: tuple[bool, bool] = (False, False),
+    emits_unmatched: tuple[bool, bool] = (False, False),
     store: str | Materialized | None = None,
     key: AnySerde | None = None,
     value: AnySerde | None = None,
@@ -397,14 +397,16 @@ def primary_key_join(
 ) -> Edge:
     """Add the nodes and return the edge of the results, a table with the same keys.
 
-    `alone`: for the left and the right table, whether rows without a match are joined with None.
+    Args:
+        emits_unmatched: for the left and the right table, whether rows without a match are joined
+            with None.
     """
     draft = left.draft
     if draft is not right.draft:
         raise TopologyError("tables of two builders are joined; use a single StreamsBuilder")
-    names, kept = draft.names, materialized(store)
+    names, options = draft.names, materialized(store)
     is_stored = store is not None or key is not None or value is not None
-    result_store = kept.store
+    result_store = options.store
     if is_stored and result_store is None:
         result_store = names.store(_TABLE_MERGE)
     merge = names.node(_TABLE_MERGE, name)
@@ -417,7 +419,7 @@ def primary_key_join(
         tables=(left.node, right.node),
         keys=stores[0][0],
         joiner=joiner,
-        alone=alone,
+        emits_unmatched=emits_unmatched,
         store=result_store,
     )
     draft.add(OperatorNode(sides[0], (left.node,), spec=TableJoinSide(0), uses=stores[1]))
@@ -433,5 +435,5 @@ def primary_key_join(
     if result_store is None:
         return replace(result, node=draft.add(node))
     node = replace(node, uses=(result_store,), view_uses=(result_store,))
-    rows = Store(kept.spec(result_store), result.key, value)
+    rows = Store(options.spec(result_store), result.key, value)
     return replace(result, node=draft.add(node, store=rows))

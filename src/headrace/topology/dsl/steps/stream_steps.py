@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any, Literal, TypedDict, TypeVar, get_args
 
 from headrace.topology import serdes
-from headrace.topology.arguments import require_word
+from headrace.topology.arguments import require_choice
 from headrace.topology.dsl import kstream
 from headrace.topology.errors import Arguments, TopologyError, type_of
 from headrace.topology.external_sink import ExternalSink
@@ -19,7 +19,7 @@ from headrace.topology.naming import legal
 from headrace.topology.operators.dead_letters import ToDeadLetters
 from headrace.topology.operators.deduplicate import Deduplicate, SeenSerde
 from headrace.topology.operators.outbox import WriteOutside
-from headrace.topology.operators.process import ProcessorSpec, supplied
+from headrace.topology.operators.process import ProcessorSpec, processor_supplier
 from headrace.topology.operators.sample import HashSample
 from headrace.topology.operators.windows.lateness import late_name
 from headrace.topology.processors.store import Store
@@ -54,7 +54,7 @@ def process_step(
     edge: Edge, supplier: Any, stores: Iterable[AnyStore], name: str | None, *, fixed_key: bool
 ) -> Edge:
     """Add a processor downstream of an edge, and the stores that it defines."""
-    given = supplied(supplier)
+    given = processor_supplier(supplier)
     wanted = (*stores, *given.stores)
     kind = "PROCESSVALUES" if fixed_key else "PROCESSOR"
     # Unlike in other methods, a given name does not use up a number here.
@@ -83,22 +83,22 @@ class Deduplication:
     identify: Callable[..., Any] | None
     with_key: bool
     id_serde: Serde[Any] | None
-    kept: Materialized
+    options: Materialized
     name: str | None
 
 
 def deduplicated(edge: Edge, given: Deduplication) -> Edge:
     within_ms = duration_ms("within", given.within, at_least=1)
     grace_ms = duration_ms("grace", given.grace, at_least=0)
-    names, kept = edge.draft.names, given.kept
-    store = names.store("KSTREAM-DEDUPLICATE-") if kept.store is None else kept.store
+    names, options = edge.draft.names, given.options
+    store = names.store("KSTREAM-DEDUPLICATE-") if options.store is None else options.store
     node_name = names.node("KSTREAM-DEDUPLICATE-", given.name)
     if edge.rekeyed:
         arguments: Arguments = {"key": "key_serde", "value": "value_serde"}
         edge = edge.repartitioned(given.name or store, arguments=arguments)
     # Records without a key are forwarded here, so the repartition topic must keep them.
     edge.draft.keep_null_keys(edge.node)
-    spec = kept.log_spec(store, least_ms=within_ms + grace_ms)
+    spec = options.log_spec(store, least_ms=within_ms + grace_ms)
     assert spec.retention_ms is not None
     rows = Store(
         spec,
@@ -125,7 +125,7 @@ def sampled(
 ) -> Edge:
     node_name = edge.draft.names.node("KSTREAM-SAMPLE-", name)
     takes = HashSample(fraction)
-    require_word("sample(): by", by, get_args(By))
+    require_choice("sample(): by", by, get_args(By))
     own = serde or (edge.key if by == "key" else edge.value)
     return edge.then(Sampler(node_name, (edge.node,), takes=takes, by=by, serde=own))
 

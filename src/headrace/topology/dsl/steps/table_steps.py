@@ -8,7 +8,7 @@ from typing import Any
 
 from headrace.topology.dsl.steps.folding import storing
 from headrace.topology.dsl.steps.stream_steps import AnyStore
-from headrace.topology.functions import holds, made_of
+from headrace.topology.functions import is_true, wraps_function
 from headrace.topology.graph.draft import Edge
 from headrace.topology.graph.graph import AnySerde, Function, OperatorNode, Stateless, TableSource
 from headrace.topology.graph.materialized import Materialized, materialized
@@ -17,7 +17,7 @@ from headrace.topology.operators.transform_values import TransformValues, checke
 from headrace.topology.operators.versioned import VersionedTable
 from headrace.topology.processors.store import Store
 from headrace.topology.processors.stores import store_names
-from headrace.topology.processors.versioned_store import VersionedFace
+from headrace.topology.processors.versioned_store import VersionedStoreFactory
 
 FILTER, MAP_VALUES = "KTABLE-FILTER-", "KTABLE-MAPVALUES-"
 """Prefixes of the nodes' names."""
@@ -26,63 +26,63 @@ FILTER, MAP_VALUES = "KTABLE-FILTER-", "KTABLE-MAPVALUES-"
 def table_node(
     name: str,
     parent: str,
-    kept: Materialized,
+    options: Materialized,
     store: str,
     key: AnySerde | None,
     value: AnySerde | None,
 ) -> tuple[TableSource | OperatorNode, Store, bool]:
     """Return the node of a table, its store, and whether the table must be stored."""
-    if kept.history_ms is None:
-        node = TableSource(name, (parent,), kept.store)
-        return node, Store(kept.spec(store), key, value), kept.store is not None
+    if options.history_ms is None:
+        node = TableSource(name, (parent,), options.store)
+        return node, Store(options.spec(store), key, value), options.store is not None
     versions = storing(name, parent, VersionedTable(store))
-    face = VersionedFace(kept.history_ms)
-    return versions, Store(kept.versioned_spec(store), key, value, face), True
+    factory = VersionedStoreFactory(options.history_ms)
+    return versions, Store(options.versioned_spec(store), key, value, factory), True
 
 
-def to_table(edge: Edge, kept: Materialized, name: str | None) -> Edge:
+def to_table(edge: Edge, options: Materialized, name: str | None) -> Edge:
     """Add the node that reads a stream as a table; repartition if the key may have changed."""
     names = edge.draft.names
     node_name = names.node("KSTREAM-TOTABLE-", name)
-    reserved = names.store("KSTREAM-TOTABLE-") if kept.store is None else kept.store
+    reserved = names.store("KSTREAM-TOTABLE-") if options.store is None else options.store
     if edge.rekeyed:
         edge = edge.repartitioned(node_name)
-    node, rows, stored = table_node(node_name, edge.node, kept, reserved, edge.key, edge.value)
+    node, rows, stored = table_node(node_name, edge.node, options, reserved, edge.key, edge.value)
     if stored:
         return replace(edge, node=edge.draft.add(node, store=rows))
     edge.draft.reserve(node_name, rows)
     return replace(edge, node=edge.draft.add(node))
 
 
-def kept_if(predicate: Function) -> Function:
-    """Return a function that keeps values if the predicate is true; deleted rows stay None."""
+def filtered(predicate: Function) -> Function:
+    """Return a function that returns the value if the predicate is true, and None otherwise."""
 
-    @made_of(predicate)
-    def kept(key: Any, value: Any) -> Any:
-        return value if value is not None and holds(predicate(key, value)) else None
+    @wraps_function(predicate)
+    def filtered(key: Any, value: Any) -> Any:
+        return value if value is not None and is_true(predicate(key, value)) else None
 
-    return kept
+    return filtered
 
 
-def kept_unless(predicate: Function) -> Function:
-    @made_of(predicate)
-    def kept(key: Any, value: Any) -> Any:
-        return None if value is None or holds(predicate(key, value)) else value
+def filtered_not(predicate: Function) -> Function:
+    @wraps_function(predicate)
+    def filtered(key: Any, value: Any) -> Any:
+        return None if value is None or is_true(predicate(key, value)) else value
 
-    return kept
+    return filtered
 
 
 def mapped_values(mapper: Function, *, with_key: bool) -> Function:
     """Return a function that maps existing rows, by their values or by keys and values."""
     if with_key:
 
-        @made_of(mapper)
+        @wraps_function(mapper)
         def mapped(key: Any, value: Any) -> Any:
             return None if value is None else mapper(key, value)
 
     else:
 
-        @made_of(mapper)
+        @wraps_function(mapper)
         def mapped(key: Any, value: Any) -> Any:  # noqa: ARG001
             return None if value is None else mapper(value)
 
@@ -100,19 +100,19 @@ def mapped_table(
     name: str | None,
 ) -> Edge:
     """Add a filter or a mapping; it is stored only if its store has a name."""
-    names, kept = edge.draft.names, materialized(store)
-    if kept.store is None and (store, key, value) != (None, None, None):
+    names, options = edge.draft.names, materialized(store)
+    if options.store is None and (store, key, value) != (None, None, None):
         # Kafka Streams uses up an additional number if a store has options and no name.
         names.store(prefix)
     node_name = names.node(prefix, name)
     given = value or (edge.value if prefix == FILTER else None)
     result = replace(edge, key=key or edge.key, value=given)
-    if kept.store is None:
+    if options.store is None:
         node = Stateless(node_name, (edge.node,), op="map_values", function=function, stream=False)
         return result.then(node)
-    own = (kept.store,)
-    spec = StoredMapping(kept.store, function)
-    rows = Store(kept.spec(kept.store), result.key, given)
+    own = (options.store,)
+    spec = StoredMapping(options.store, function)
+    rows = Store(options.spec(options.store), result.key, given)
     step = OperatorNode(node_name, (edge.node,), spec=spec, uses=own, view_uses=own)
     return replace(result, node=edge.draft.add(step, store=rows))
 
@@ -128,15 +128,15 @@ def transformed_table(
     name: str | None,
 ) -> Edge:
     """Add a transformer; its results are stored if the store has a name, or if they are read."""
-    kept, wanted, draft = materialized(store), tuple(stores), edge.draft
+    options, wanted, draft = materialized(store), tuple(stores), edge.draft
     node_name = draft.names.node("KTABLE-TRANSFORMVALUES-", name)
     result = replace(edge, key=key or edge.key, value=value)
-    spec = TransformValues(checked_supplier(supplier), kept.store)
+    spec = TransformValues(checked_supplier(supplier), options.store)
     draft.add_state_stores(wanted)
     node = OperatorNode(node_name, (edge.node,), spec=spec, uses=store_names(wanted))
-    rows = Store(kept.spec(kept.store or f"{node_name}-STATE-STORE"), result.key, value)
-    if kept.store is None:
+    rows = Store(options.spec(options.store or f"{node_name}-STATE-STORE"), result.key, value)
+    if options.store is None:
         draft.reserve(node_name, rows)
         return replace(result, node=draft.add(node))
-    node = replace(node, uses=(kept.store, *node.uses), view_uses=(kept.store,))
+    node = replace(node, uses=(options.store, *node.uses), view_uses=(options.store,))
     return replace(result, node=draft.add(node, store=rows))

@@ -2,9 +2,9 @@
 
 The joined rows are in different tasks, which communicate over two topics (KIP-213):
 
-    left row changes ── Subscribe ──► subscriptions ── Receive ── Answer ──┐
-                                                          │                ▼
-    right row changes ─────────────────────────────────── Notify ──► responses ── Resolve ── result
+    left row changes ── Subscribe ──► subscriptions ── Receive ── SendRightRow ──┐
+                                                          │                      ▼
+    right row changes ───────────────────────────────── Notify ──────────► responses ── Resolve
 
 `Receive` stores the subscriptions of each right row, `SendRightRow` sends the current right row to
 a new subscriber, `Notify` sends a changed right row to all subscribers. A response has a hash of
@@ -28,7 +28,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
 from headrace.state.codec import prefix_end
-from headrace.topology.context.context import Headers, OperatorContext, no_row
+from headrace.topology.context.context import Headers, OperatorContext, empty_row
 from headrace.topology.context.operator_spec import Bind, OperatorSpec
 from headrace.topology.errors import Arguments
 from headrace.topology.operators.record_cache import Uncached
@@ -44,7 +44,7 @@ from headrace.topology.serdes.subscriptions import (
 )
 
 AnySerde = Serde[Any]
-_OVERTAKEN = "answer to a row of before; one to the row of now follows"
+_OUTDATED_RESPONSE = "response to a former row; another response follows"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +74,8 @@ class _Spec(OperatorSpec):
     store_call: ClassVar[str] = repartition_advice
 
 
-def _given(serde: AnySerde | None) -> AnySerde:
-    assert serde is not None, "the serdes of a foreign-key join are filled in when it is planned"
+def _require_serde(serde: AnySerde | None) -> AnySerde:
+    assert serde is not None, "the plan sets the serdes of a foreign-key join"
     return serde
 
 
@@ -117,51 +117,53 @@ class _Subscribe(Uncached):
         super().__init__(context.forward)
         self._failed = context.failed
         self._foreign_key = spec.foreign_key
-        self._encode_key = _given(spec.key).serialize
-        self._encode_foreign = _given(spec.foreign).serialize
-        self._encode_value = _given(spec.value).serialize
+        self._encode_key = _require_serde(spec.key).serialize
+        self._encode_foreign = _require_serde(spec.foreign).serialize
+        self._encode_value = _require_serde(spec.value).serialize
         self._partition: int | None = getattr(context.task, "partition", None)
         self._shared = context.shared
         self._topic = spec.topic
 
     def process(self, key: Any, value: Any, old: Any, timestamp: int, headers: Headers, /) -> None:
         try:
-            named = None if value is None else self._foreign_key(key, value)
-            row = None if named is None else self._encode_foreign(named)
-            found = None if value is None else digest(self._encode_value(value))
+            foreign_key = None if value is None else self._foreign_key(key, value)
+            row = None if foreign_key is None else self._encode_foreign(foreign_key)
+            row_hash = None if value is None else digest(self._encode_value(value))
         except Exception as error:
             self._failed(error, key, value, timestamp, headers)
             # The row is treated as deleted: its former subscription and its result are removed.
-            named = row = found = value = None
-        before, row_before = (None, None) if old is None else self._named_before(key, old)
-        if row_before is not None and row_before != row:
-            self._tell(before, key, found, Instruction.FORGET, timestamp, headers)
+            foreign_key = row = row_hash = value = None
+        previous, previous_row = (None, None) if old is None else self._previous_key(key, old)
+        if previous_row is not None and previous_row != row:
+            self._send(previous, key, row_hash, Instruction.UNSUBSCRIBE, timestamp, headers)
         if row is not None:
-            self._tell(named, key, found, Instruction.ANSWER, timestamp, headers)
+            self._send(foreign_key, key, row_hash, Instruction.SUBSCRIBE, timestamp, headers)
             return
         resolve: _Resolve = self._shared[Resolve, self._topic]
-        resolve.settle(key, value, None, timestamp, headers)
+        resolve.join(key, value, None, timestamp, headers)
 
-    def _named_before(self, key: Any, old: Any) -> tuple[Any, bytes | None]:
+    def _previous_key(self, key: Any, old: Any) -> tuple[Any, bytes | None]:
         try:
-            named = self._foreign_key(key, old)
-            return named, None if named is None else self._encode_foreign(named)
+            foreign_key = self._foreign_key(key, old)
+            return foreign_key, None if foreign_key is None else self._encode_foreign(foreign_key)
         except Exception as error:
             # It also failed when the row was added, so there is no subscription.
-            no_row(error, -1)
+            empty_row(error, -1)
             return None, None
 
-    def _tell(
+    def _send(
         self,
-        named: Any,
+        foreign_key: Any,
         key: Any,
-        found: bytes | None,
-        what: Instruction,
+        row_hash: bytes | None,
+        instruction: Instruction,
         timestamp: int,
         headers: Headers,
     ) -> None:
-        subscription = ForeignKeySubscription(found, what, self._encode_key(key), self._partition)
-        self._forward(named, subscription, None, timestamp, headers)
+        subscription = ForeignKeySubscription(
+            row_hash, instruction, self._encode_key(key), self._partition
+        )
+        self._forward(foreign_key, subscription, None, timestamp, headers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +181,7 @@ class _Receive(Uncached):
 
     def __init__(self, spec: Receive, context: OperatorContext) -> None:
         super().__init__(context.forward)
-        self._encode_foreign = _given(spec.foreign).serialize
+        self._encode_foreign = _require_serde(spec.foreign).serialize
         self._put = context.buffers[spec.store].put
         self._dropped = context.dropped
 
@@ -189,12 +191,12 @@ class _Receive(Uncached):
             return
         if key is None:
             # Kafka Streams subscribes so for a left row without a foreign key; nothing is stored.
-            if value.instruction is not Instruction.ANSWER:
+            if value.instruction is not Instruction.SUBSCRIBE:
                 self._dropped("null key")
                 return
         else:
             row_key = combined_key(self._encode_foreign(key), value.key)
-            self._put(row_key, None if value.instruction.forgets else value, timestamp)
+            self._put(row_key, None if value.instruction.unsubscribes else value, timestamp)
         self._forward(key, value, None, timestamp, headers)
 
 
@@ -204,50 +206,50 @@ class SendRightRow(_Spec):
 
     Args:
         value: the serde of the right table's values.
-        answers: the topic of the responses.
+        responses: the topic of the responses.
         table: the right table's node.
     """
 
     value: AnySerde | None
-    answers: str
+    responses: str
     table: str
 
     def bound(self, bind: Bind) -> Self:
         spec = _Spec.bound(self, bind)
-        return replace(spec, value=bind(self.value, self.answers, is_key=False))
+        return replace(spec, value=bind(self.value, self.responses, is_key=False))
 
-    def make(self, context: OperatorContext, /) -> _Answer:
-        return _Answer(self, context)
+    def make(self, context: OperatorContext, /) -> _SendRightRow:
+        return _SendRightRow(self, context)
 
 
-class _Answer(Uncached):
-    __slots__ = ("_decode_key", "_encode_value", "_rows", "_unreadable")
+class _SendRightRow(Uncached):
+    __slots__ = ("_decode_key", "_encode_value", "_row_error", "_rows")
 
     def __init__(self, spec: SendRightRow, context: OperatorContext) -> None:
         super().__init__(context.forward)
-        self._decode_key = _given(spec.key).deserialize
-        self._encode_value = _given(spec.value).serialize
+        self._decode_key = _require_serde(spec.key).deserialize
+        self._encode_value = _require_serde(spec.value).serialize
         self._rows = context.view(spec.table)
-        self._unreadable = context.unreadable
+        self._row_error = context.row_error
 
     def process(
         self, key: Any, value: ForeignKeySubscription, _: Any, timestamp: int, headers: Headers, /
     ) -> None:
-        if value.instruction is Instruction.FORGET:
+        if value.instruction is Instruction.UNSUBSCRIBE:
             return
-        found, since = None, -1
-        if key is not None and not value.instruction.forgets:
-            found, since = self._rows.get(key)
-        if found is None:
-            if value.instruction is Instruction.ANSWER_IF_THERE:
+        row, since = None, -1
+        if key is not None and not value.instruction.unsubscribes:
+            row, since = self._rows.get(key)
+        if row is None:
+            if value.instruction is Instruction.SUBSCRIBE_RESPOND_IF_PRESENT:
                 return
             data = None
         else:
             try:
-                data = self._encode_value(found)
+                data = self._encode_value(row)
                 timestamp = max(timestamp, since)
             except Exception as error:
-                data, _ = self._unreadable(error, since)
+                data, _ = self._row_error(error, since)
         response = Response(value.hash, data, value.partition)
         self._forward(self._decode_key(value.key), response, None, timestamp, headers)
 
@@ -258,17 +260,17 @@ class Notify(_Spec):
 
     Args:
         value: the serde of the right table's values.
-        answers: the topic of the responses.
+        responses: the topic of the responses.
         store: the store of the subscriptions.
     """
 
     value: AnySerde | None
-    answers: str
+    responses: str
     store: str
 
     def bound(self, bind: Bind) -> Self:
         spec = _Spec.bound(self, bind)
-        return replace(spec, value=bind(self.value, self.answers, is_key=False))
+        return replace(spec, value=bind(self.value, self.responses, is_key=False))
 
     def make(self, context: OperatorContext, /) -> _Notify:
         return _Notify(self, context)
@@ -279,9 +281,9 @@ class _Notify(Uncached):
 
     def __init__(self, spec: Notify, context: OperatorContext) -> None:
         super().__init__(context.forward)
-        self._decode_key = _given(spec.key).deserialize
-        self._encode_foreign = _given(spec.foreign).serialize
-        self._encode_value = _given(spec.value).serialize
+        self._decode_key = _require_serde(spec.key).deserialize
+        self._encode_foreign = _require_serde(spec.foreign).serialize
+        self._encode_value = _require_serde(spec.value).serialize
         self._failed = context.failed
         self._scan = context.buffers[spec.store].scan
 
@@ -293,10 +295,10 @@ class _Notify(Uncached):
             # The row is treated as deleted for all rows that are joined with it.
             data = None
         prefix = prefix_of(self._encode_foreign(key))
-        for row_key, found, since in self._scan(prefix, prefix_end(prefix)):
-            response = Response(found.hash, data, found.partition)
-            asker = self._decode_key(primary_key(row_key))
-            self._forward(asker, response, None, max(timestamp, since), headers)
+        for row_key, subscription, since in self._scan(prefix, prefix_end(prefix)):
+            response = Response(subscription.hash, data, subscription.partition)
+            subscriber = self._decode_key(primary_key(row_key))
+            self._forward(subscriber, response, None, max(timestamp, since), headers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,7 +308,7 @@ class Resolve(_Spec):
     Args:
         value: the serde of the left table's values.
         other: the serde of the right table's values.
-        answers: the topic of the responses.
+        responses: the topic of the responses.
         table: the left table's node.
         joiner: called as ``joiner(key, left, right)``.
         left: whether a left row without a right row is joined, too, with None.
@@ -314,7 +316,7 @@ class Resolve(_Spec):
 
     value: AnySerde | None
     other: AnySerde | None
-    answers: str
+    responses: str
     table: str
     joiner: Callable[[Any, Any, Any], Any]
     left: bool
@@ -322,7 +324,7 @@ class Resolve(_Spec):
     def bound(self, bind: Bind) -> Self:
         spec = _Spec.bound(self, bind)
         value = bind(self.value, f"{self.topic}-vh", is_key=False)
-        return replace(spec, value=value, other=bind(self.other, self.answers, is_key=False))
+        return replace(spec, value=value, other=bind(self.other, self.responses, is_key=False))
 
     @property
     def partitioned_like(self) -> str:
@@ -334,20 +336,26 @@ class Resolve(_Spec):
 
 class _Resolve(Uncached):
     __slots__ = (
-        "_decode_other", "_dropped", "_encode_value", "_failed", "_joiner", "_left", "_rows",
-        "_unreadable",
+        "_decode_other",
+        "_dropped",
+        "_encode_value",
+        "_failed",
+        "_joiner",
+        "_left",
+        "_row_error",
+        "_rows",
     )  # fmt: skip
 
     def __init__(self, spec: Resolve, context: OperatorContext) -> None:
         super().__init__(context.forward)
-        self._encode_value = _given(spec.value).serialize
-        self._decode_other = _given(spec.other).deserialize
+        self._encode_value = _require_serde(spec.value).serialize
+        self._decode_other = _require_serde(spec.other).deserialize
         self._dropped = context.dropped
         self._failed = context.failed
         self._joiner = spec.joiner
         self._left = spec.left
         self._rows = context.view(spec.table)
-        self._unreadable = context.unreadable
+        self._row_error = context.row_error
         context.shared[Resolve, spec.topic] = self
 
     def process(
@@ -355,18 +363,18 @@ class _Resolve(Uncached):
     ) -> None:
         row, since = self._rows.get(key)
         try:
-            found = None if row is None else digest(self._encode_value(row))
+            row_hash = None if row is None else digest(self._encode_value(row))
         except Exception as error:
-            row, since = self._unreadable(error, since)
-            found = None
-        if value.hash == found:
+            row, since = self._row_error(error, since)
+            row_hash = None
+        if value.hash == row_hash:
             other = None if value.value is None else self._decode_other(value.value)
-            self.settle(key, row, other, timestamp, headers)
+            self.join(key, row, other, timestamp, headers)
         else:
             # Many drops indicate a serde that encodes the same row to different bytes.
-            self._dropped(_OVERTAKEN)
+            self._dropped(_OUTDATED_RESPONSE)
 
-    def settle(self, key: Any, row: Any, other: Any, timestamp: int, headers: Headers) -> None:
+    def join(self, key: Any, row: Any, other: Any, timestamp: int, headers: Headers) -> None:
         """Forward the result of two rows; None for a missing row."""
         joined = row is not None and (self._left or other is not None)
         try:

@@ -26,7 +26,7 @@ from headrace.topology.context.operator_spec import OperatorSpec
 from headrace.topology.operators.record_cache import StoredRows, Uncached
 from headrace.topology.operators.table_rows import TableRows
 
-_NOTHING = object()
+_UNCHANGED = object()
 """Placeholder for a side without a change."""
 
 
@@ -43,11 +43,11 @@ class TableJoinSide(OperatorSpec):
     is_table: ClassVar[bool] = True
     needs_old: ClassVar[bool] = True
 
-    def make(self, context: OperatorContext, /) -> _Side:
-        return _Side(self, context)
+    def make(self, context: OperatorContext, /) -> _JoinSide:
+        return _JoinSide(self, context)
 
 
-class _Side(Uncached):
+class _JoinSide(Uncached):
     __slots__ = ("_side",)
 
     def __init__(self, spec: TableJoinSide, context: OperatorContext) -> None:
@@ -65,15 +65,16 @@ class JoinMerge(OperatorSpec):
     Args:
         tables: the names of the two tables' nodes.
         keys: a store whose keys are those of the first table.
-        joiner: called as ``joiner(value, other value)``.
-        alone: for either table, whether its rows are joined without a row of the other table.
+        joiner: called as ``joiner(left value, right value)``.
+        emits_unmatched: for either table, whether its rows are joined with None if the other table
+            has no row.
         store: the store of the results; None computes them from the rows of the tables.
     """
 
     tables: tuple[str, str]
     keys: str
     joiner: Callable[[Any, Any], Any]
-    alone: tuple[bool, bool]
+    emits_unmatched: tuple[bool, bool]
     store: str | None = None
     is_timed: ClassVar[bool] = False
     is_table: ClassVar[bool] = True
@@ -84,47 +85,50 @@ class JoinMerge(OperatorSpec):
     def with_store(self, store: str) -> JoinMerge:
         return replace(self, store=store)
 
-    def make(self, context: OperatorContext, /) -> _Stored | _StoredLater | _Unstored:
+    def make(self, context: OperatorContext, /) -> _TableMerge:
         if self.store is None:
-            return _Unstored(self, context)
-        kind = _StoredLater if any(map(context.told_late, self.tables)) else _Stored
+            return _UnstoredMerge(self, context)
+        at_flush = any(map(context.forwards_later, self.tables))
+        kind = _StoredMergeAtFlush if at_flush else _StoredMerge
         return kind(self, self.store, context)
 
     def view(self, context: OperatorContext, /) -> TableView:
         if self.store is None:
-            return _Joined(self, context)
+            return _JoinedRows(self, context)
         return StoredRows(context.buffers[self.store], context.serdes(self.store)[0])
 
-    def joined(self, one: Any, other: Any) -> Any:
-        if (one is None and not self.alone[1]) or (other is None and not self.alone[0]):
+    def joined(self, left: Any, right: Any) -> Any:
+        if (left is None and not self.emits_unmatched[1]) or (
+            right is None and not self.emits_unmatched[0]
+        ):
             return None
-        return None if one is None and other is None else self.joiner(one, other)
+        return None if left is None and right is None else self.joiner(left, right)
 
 
-class _Joined:
+class _JoinedRows:
     """View of the results, computed from the rows of both tables."""
 
-    __slots__ = ("_joined", "_unreadable", "_views")
+    __slots__ = ("_joined", "_row_error", "_views")
 
     def __init__(self, spec: JoinMerge, context: OperatorContext) -> None:
         self._joined = spec.joined
-        self._unreadable = context.unreadable
+        self._row_error = context.row_error
         self._views = [context.view(table) for table in spec.tables]
 
     def get(self, key: Any, /) -> tuple[Any, int]:
-        (one, of_one), (other, of_other) = (view.get(key) for view in self._views)
+        (left, left_time), (right, right_time) = (view.get(key) for view in self._views)
         try:
-            value = self._joined(one, other)
+            value = self._joined(left, right)
         except Exception as error:
-            return self._unreadable(error, max(of_one, of_other))
+            return self._row_error(error, max(left_time, right_time))
         if value is None:
             return None, -1
-        if one is None or other is None:
-            return value, of_other if one is None else of_one
-        return value, max(of_one, of_other)
+        if left is None or right is None:
+            return value, right_time if left is None else left_time
+        return value, max(left_time, right_time)
 
 
-class _Sides(Operator):
+class _TableMerge(Operator):
     """Base of the merge operators."""
 
     __slots__ = ("_failed", "_joined", "_views")
@@ -136,31 +140,31 @@ class _Sides(Operator):
 
     def _rows(self, key: Any, side: int, value: Any, timestamp: int) -> tuple[Any, Any, int]:
         """Return both rows after a change of a side, and the timestamp of their result."""
-        other, since = self._views[1 - side].get(key)
-        if other is not None and since > timestamp:
-            timestamp = since
+        other, other_time = self._views[1 - side].get(key)
+        if other is not None and other_time > timestamp:
+            timestamp = other_time
         return (value, other, timestamp) if side == 0 else (other, value, timestamp)
 
     def _rows_now(self, key: Any, timestamp: int) -> tuple[Any, Any, int]:
         """Return both current rows at a flush, and the timestamp of their result."""
-        (one, of_one), (other, of_other) = (view.get(key) for view in self._views)
-        if one is not None and of_one > timestamp:
-            timestamp = of_one
-        if other is not None and of_other > timestamp:
-            timestamp = of_other
-        return one, other, timestamp
+        (left, left_time), (right, right_time) = (view.get(key) for view in self._views)
+        if left is not None and left_time > timestamp:
+            timestamp = left_time
+        if right is not None and right_time > timestamp:
+            timestamp = right_time
+        return left, right, timestamp
 
-    def _result(self, key: Any, one: Any, other: Any, timestamp: int, headers: Headers) -> Any:
+    def _result(self, key: Any, left: Any, right: Any, timestamp: int, headers: Headers) -> Any:
         """Return the joined rows, or None if joining fails and a handler continues."""
         try:
-            return self._joined(one, other)
+            return self._joined(left, right)
         except Exception as error:
-            self._failed(error, key, (one, other), timestamp, headers)
+            self._failed(error, key, (left, right), timestamp, headers)
             # Delete the previous result anyway.
             return None
 
 
-class _Stored(_Sides):
+class _StoredMerge(_TableMerge):
     """Merge that reads the last result from its store."""
 
     __slots__ = ("_store", "flush", "pending")
@@ -174,14 +178,14 @@ class _Stored(_Sides):
     def process(
         self, key: Any, change: tuple[int, Any], _: Any, timestamp: int, headers: Headers, /
     ) -> None:
-        one, other, timestamp = self._rows(key, *change, timestamp)
+        left, right, timestamp = self._rows(key, *change, timestamp)
         row_key = self._store.encode_key(key)
-        value = self._result(key, one, other, timestamp, headers)
+        value = self._result(key, left, right, timestamp, headers)
         old = self._store.get(row_key)[0]
         self._store.change(key, row_key, value, old, timestamp, headers)
 
 
-class _StoredLater(_Sides):
+class _StoredMergeAtFlush(_TableMerge):
     """Merge with a store that runs at the flush, after the flushes of both tables.
 
     An uncached side forwards each change immediately. It would be joined with an uncommitted row of
@@ -203,20 +207,20 @@ class _StoredLater(_Sides):
         self.pending[self._store.encode_key(key)] = key, timestamp, headers
 
     def flush(self) -> None:
-        held = list(self.pending.items())
+        changes = list(self.pending.items())
         self.pending.clear()
-        for row_key, (key, timestamp, headers) in held:
-            one, other, timestamp = self._rows_now(key, timestamp)
-            value = self._result(key, one, other, timestamp, headers)
+        for row_key, (key, timestamp, headers) in changes:
+            left, right, timestamp = self._rows_now(key, timestamp)
+            value = self._result(key, left, right, timestamp, headers)
             old = self._store.get(row_key)[0]
             try:
                 self._store.change(key, row_key, value, old, timestamp, headers)
             except Exception as error:  # the store's serde refuses the value
-                self._failed(error, key, (one, other), timestamp, headers)
+                self._failed(error, key, (left, right), timestamp, headers)
         self._store.flush()
 
 
-class _Unstored(_Sides):
+class _UnstoredMerge(_TableMerge):
     """Merge that computes the last result from the old values of both sides."""
 
     __slots__ = ("_caching", "_encode", "_forward", "_old_is_read", "pending")
@@ -235,39 +239,51 @@ class _Unstored(_Sides):
     ) -> None:
         side, value = change
         if self._caching:
-            self._hold(key, side, old, timestamp, headers)
+            self._add_pending(key, side, old, timestamp, headers)
             return
-        one, other, timestamp = self._rows(key, side, value, timestamp)
-        before = (old, other) if side == 0 else (one, old)
-        self._send(key, one, other, before, timestamp, headers)
+        left, right, timestamp = self._rows(key, side, value, timestamp)
+        previous = (old, right) if side == 0 else (left, old)
+        self._send(key, left, right, previous, timestamp, headers)
 
-    def _hold(self, key: Any, side: int, old: Any, timestamp: int, headers: Headers) -> None:
+    def _add_pending(self, key: Any, side: int, old: Any, timestamp: int, headers: Headers) -> None:
         row_key = self._encode(key)
-        held = self.pending.get(row_key)
-        if held is None:
-            self.pending[row_key] = held = [key, [_NOTHING, _NOTHING], timestamp, headers]
-        if held[1][side] is _NOTHING:
-            held[1][side] = old
-        held[2:] = max(held[2], timestamp), headers
+        pending_change = self.pending.get(row_key)
+        if pending_change is None:
+            pending_change = self.pending[row_key] = [
+                key,
+                [_UNCHANGED, _UNCHANGED],
+                timestamp,
+                headers,
+            ]
+        if pending_change[1][side] is _UNCHANGED:
+            pending_change[1][side] = old
+        pending_change[2:] = max(pending_change[2], timestamp), headers
 
     def flush(self) -> None:
-        held = list(self.pending.values())
+        changes = list(self.pending.values())
         self.pending.clear()
-        for key, olds, timestamp, headers in held:
-            one, other, timestamp = self._rows_now(key, timestamp)
-            before = tuple(
-                row if old is _NOTHING else old for row, old in zip((one, other), olds, strict=True)
+        for key, old_values, timestamp, headers in changes:
+            left, right, timestamp = self._rows_now(key, timestamp)
+            previous = tuple(
+                row if old is _UNCHANGED else old
+                for row, old in zip((left, right), old_values, strict=True)
             )
-            self._send(key, one, other, before, timestamp, headers)
+            self._send(key, left, right, previous, timestamp, headers)
 
     def _send(
-        self, key: Any, one: Any, other: Any, before: tuple[Any, ...], timestamp: int, headers: Any
+        self,
+        key: Any,
+        left: Any,
+        right: Any,
+        previous: tuple[Any, ...],
+        timestamp: int,
+        headers: Any,
     ) -> None:
-        value = self._result(key, one, other, timestamp, headers)
+        value = self._result(key, left, right, timestamp, headers)
         old = None
         if self._old_is_read or value is None:
             try:
-                old = self._joined(*before)
+                old = self._joined(*previous)
             except Exception:
                 old = None  # it also failed before, and nothing was forwarded
         if value is not None or old is not None:

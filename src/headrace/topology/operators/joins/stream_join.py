@@ -112,7 +112,7 @@ class SideRows:
         self._sequence = sequence
         self._task = task or TaskContext()
         self.is_reported = False
-        """Whether the current record got its unmatched result and must not match any more."""
+        """Whether the current record has its unmatched result and must not match later."""
         if time.value >= 0:
             buffer.expire(time.value - retention_ms)
 
@@ -120,11 +120,11 @@ class SideRows:
     def of(context: OperatorContext, store: str, retention_ms: int) -> SideRows:
         """Return the rows of a store; the same object for all operators of a task."""
         shared = context.shared
-        known = ("join side", store)
-        if known not in shared:
+        shared_key = ("join side", store)
+        if shared_key not in shared:
             buffer = context.buffers[store]
             assert isinstance(buffer, TimedBuffer), store
-            shared[known] = SideRows(
+            shared[shared_key] = SideRows(
                 buffer,
                 key_encoder(context, store),
                 retention_ms,
@@ -132,7 +132,7 @@ class SideRows:
                 context.number("sequence", owner=store),
                 context.task,
             )
-        return cast("SideRows", shared[known])
+        return cast("SideRows", shared[shared_key])
 
     def add(self, key: Any, value: Any, timestamp: int) -> bool:
         """Store a record; return whether it was in time to be stored."""
@@ -146,9 +146,9 @@ class SideRows:
             number = sequence.value = sequence.value + 1
         else:
             number = self._next_sequence()
-        recent = self._recent or self._rows_in_memory()
-        held = self._buffer.put_unexpired(data + KEPT.pack(timestamp, number), value, timestamp)
-        recent.add(data, timestamp, number, timestamp, held)
+        recent = self._recent or self._load_recent()
+        stored = self._buffer.put_unexpired(data + KEPT.pack(timestamp, number), value, timestamp)
+        recent.add(data, timestamp, number, timestamp, stored)
         return True
 
     def advance(self, time: int) -> None:
@@ -169,22 +169,22 @@ class SideRows:
             return []
         encode = self.encode
         data = encode.data if key is encode.key else encode(key)
-        rows = (self._recent or self._rows_in_memory()).between(data, start_ms, end_ms)
+        rows = (self._recent or self._load_recent()).between(data, start_ms, end_ms)
         if not rows:
             return []
         if buffer.holds_objects:
             return [(timestamp, value) for _, timestamp, value in rows]
-        opened = buffer.opened
-        return [(timestamp, opened(value)) for _, timestamp, value in rows]
+        from_stored_form = buffer.from_stored_form
+        return [(timestamp, from_stored_form(value)) for _, timestamp, value in rows]
 
     def remove_last(self, key_bytes: bytes, timestamp: int, count: int) -> None:
         if timestamp < self._buffer.horizon:
             return
-        recent = self._recent or self._rows_in_memory()
+        recent = self._recent or self._load_recent()
         for row in recent.remove_last(key_bytes, timestamp, count):
             self._buffer.put_unexpired(row, None, timestamp)
 
-    def _rows_in_memory(self) -> RecentRows:
+    def _load_recent(self) -> RecentRows:
         # Not before the first record: until then the store may be under restore.
         self._recent = RecentRows(self._buffer)
         return self._recent
@@ -207,10 +207,10 @@ def key_encoder(context: OperatorContext, store: str) -> KeyEncoder:
     assert isinstance(serde, KeptKeySerde), store
     assert serde.inner is not None, store
     serialize = serde.inner.serialize
-    known = ("join key", serialize)
-    if known not in context.shared:
-        context.shared[known] = KeyEncoder(serialize)
-    return cast("KeyEncoder", context.shared[known])
+    shared_key = ("join key", serialize)
+    if shared_key not in context.shared:
+        context.shared[shared_key] = KeyEncoder(serialize)
+    return cast("KeyEncoder", context.shared[shared_key])
 
 
 # Records of a left or outer join without a match, and the times of their unmatched results.
@@ -229,10 +229,10 @@ _END = b"\xff" * 9
 """Greater than all row keys, because timestamps are positive."""
 
 
-class Waiting:
-    """Waiting records of both sides of a left or outer join, within a task.
+class UnmatchedRecords:
+    """Unmatched records of both sides of a left or outer join, within a task.
 
-    After each record, no row is left that can no longer match.
+    After each record, every stored row can still match.
 
     Args:
         left_ms: how long after its timestamp a left record can match, including the grace period.
@@ -254,7 +254,7 @@ class Waiting:
         "_shortest_ms",
         "_spans_ms",
         "_task",
-        "is_behind",
+        "has_overdue",
         "time",
     )
 
@@ -287,8 +287,8 @@ class Waiting:
         self._next = -1
         """No result is due before stream time is later than this."""
         self._task = context.task
-        self.is_behind = self.time.value >= 0
-        """Whether rows may be left that ended before the last commit."""
+        self.has_overdue = self.time.value >= 0
+        """Whether results that were due before the last commit may remain."""
 
     def advance(self, timestamp: int, forward: Receive) -> None:
         """Advance stream time, and emit the unmatched results that are due."""
@@ -297,23 +297,23 @@ class Waiting:
             return
         try:
             while timestamp > self._next:
-                self.is_behind = not self._emit_ended(timestamp, forward)
-                if self.is_behind:
+                self.has_overdue = not self._emit_ended(timestamp, forward)
+                if self.has_overdue:
                     return
                 self._read()
         except BaseException:
-            # If the application continues, the remaining rows are read again.
-            self._forget()
+            # If the application continues, the left rows are read again.
+            self._reset()
             raise
 
     def is_due(self, time: int) -> bool:
         return time > self.time.value and time > self._next
 
-    def held_from(self) -> int | None:
+    def earliest_waiting(self) -> int | None:
         first = next(iter(self._buffer.scan()), None)
         return None if first is None else TIMESTAMP.unpack_from(first[0])[0]
 
-    def hold(self, is_left: bool, key: Any, value: Any, timestamp: int) -> bool:
+    def add(self, is_left: bool, key: Any, value: Any, timestamp: int) -> bool:
         """Store an unmatched record; return False if it can no longer be matched."""
         end = timestamp + self._spans_ms[is_left]
         if end < self.time.value:
@@ -321,13 +321,13 @@ class Waiting:
                 self._rows[is_left].is_reported = True
             return False
         row = waiting_row(timestamp, is_left, self._encode(key))
-        before = self._buffer.get(row)[0]
-        self._buffer.put(row, [*(before or ()), (is_left, value)], timestamp)
-        if before is None and row < self._read_to:
-            self._expect(end, row)
+        values_before = self._buffer.get(row)[0]
+        self._buffer.put(row, [*(values_before or ()), (is_left, value)], timestamp)
+        if values_before is None and row < self._read_to:
+            self._schedule(end, row)
         return True
 
-    def settle(self, is_left: bool, key: Any, timestamp: int) -> None:
+    def remove_matched(self, is_left: bool, key: Any, timestamp: int) -> None:
         """Remove a record that was matched."""
         if timestamp + self._spans_ms[is_left] < self.time.value:
             return
@@ -336,7 +336,7 @@ class Waiting:
         # Check whether the row exists, without decoding it.
         entry = buffer.dirty.get(row) or buffer.clean.get(row) or buffer.load(row)
         if entry[0] is not None:
-            self._end(row, timestamp)
+            self._remove(row, timestamp)
 
     def _emit_ended(self, now: int, forward: Receive) -> bool:
         """Emit due results in the order of their rows; return False if the rest waits for a commit.
@@ -351,58 +351,58 @@ class Waiting:
         rows = sorted(ended)
         for number, row in enumerate(rows):
             if budget.is_spent:
-                for left in rows[number:]:
-                    heappush(self._ends, (ended[left], left))
+                for remaining in rows[number:]:
+                    heappush(self._ends, (ended[remaining], remaining))
                 self._next = -1
                 return False
             values = self._buffer.get(row)[0]
             if values is None:
                 continue  # matched in the meantime
-            where = self._decode(row)
-            timestamp = where.timestamp_ms
-            self._end(row, timestamp)
+            record = self._decode(row)
+            timestamp = record.timestamp_ms
+            self._remove(row, timestamp)
             budget.spend()
             if self._drops_late_matches:
                 key = row[WAITING_PREFIX_BYTES:]
-                self._rows[where.is_left].remove_last(key, timestamp, len(values))
+                self._rows[record.is_left].remove_last(key, timestamp, len(values))
             for is_left, value in values:
                 pair = (value, None) if is_left else (None, value)
                 try:
-                    result = self._join(where.key, *pair)
+                    result = self._join(record.key, *pair)
                 except Exception as error:
                     # The record that advanced stream time must not be skipped.
                     earlier = EarlierRecordError(error, timestamp)
-                    self._failed(earlier, where.key, pair, timestamp, None)
+                    self._failed(earlier, record.key, pair, timestamp, None)
                 else:
-                    forward(where.key, result, None, timestamp, None)
+                    forward(record.key, result, None, timestamp, None)
         return True
 
-    def _end(self, row: bytes, timestamp: int) -> None:
+    def _remove(self, row: bytes, timestamp: int) -> None:
         """Remove a row; most rows were added since the last commit and are never written."""
         buffer = self._buffer
         if buffer.clean.get(row) is ABSENT:
-            buffer.forget(row)
+            buffer.drop_write(row)
         else:
             buffer.put(row, None, timestamp)
 
     def _read(self) -> None:
         """Read the ends of further rows into the heap, unless all of them end later."""
         if self.time.value > self._unread_end():
-            found = list(islice(self._buffer.scan(self._read_to or None), _READ_ROWS))
-            self._read_to = found[-1][0] + b"\x00" if len(found) == _READ_ROWS else _END
-            for row, _, _ in found:
-                where = self._decode(row)
-                heappush(self._ends, (where.timestamp_ms + self._spans_ms[where.is_left], row))
+            rows = list(islice(self._buffer.scan(self._read_to or None), _READ_ROWS))
+            self._read_to = rows[-1][0] + b"\x00" if len(rows) == _READ_ROWS else _END
+            for row, _, _ in rows:
+                record = self._decode(row)
+                heappush(self._ends, (record.timestamp_ms + self._spans_ms[record.is_left], row))
         self._set_next()
 
-    def _expect(self, end: int, row: bytes) -> None:
+    def _schedule(self, end: int, row: bytes) -> None:
         if len(self._ends) >= _HEAP_MAX:
-            self._forget()
+            self._reset()
             return
         heappush(self._ends, (end, row))
         self._next = min(self._next, end)
 
-    def _forget(self) -> None:
+    def _reset(self) -> None:
         self._ends.clear()
         self._read_to = _START
         self._next = -1
@@ -456,8 +456,8 @@ class KeepSide(OperatorSpec):
     def serde_arguments(self) -> Arguments:
         return {} if self.is_left else {"value": "other_value"}
 
-    def make(self, context: OperatorContext, /) -> _Keep:
-        return _Keep(self, context)
+    def make(self, context: OperatorContext, /) -> _StoreSide:
+        return _StoreSide(self, context)
 
 
 @dataclass(frozen=True, slots=True)
@@ -500,16 +500,16 @@ class StreamJoinSide(OperatorSpec):
         return _StreamJoin(self, context)
 
 
-class _Keep(Uncached):
+class _StoreSide(Uncached):
     """Hot path: stores each record of a side."""
 
-    __slots__ = ("_drop", "_late", "_rows")
+    __slots__ = ("_dropped", "_late", "_rows")
 
     def __init__(self, spec: KeepSide, context: OperatorContext) -> None:
         forward, self._late = split_late(context.node, context.children)
         assert forward is not None, context.node
         super().__init__(forward)
-        self._drop = context.dropped
+        self._dropped = context.dropped
         self._rows = SideRows.of(context, spec.store, spec.retention_ms)
 
     def process(self, key: Any, value: Any, _: Any, timestamp: int, headers: Headers, /) -> None:
@@ -524,7 +524,7 @@ class _Keep(Uncached):
             is_late = not rows.add(key, value, timestamp)
         if is_late:
             if self._late is None:
-                self._drop("late")
+                self._dropped("late")
             else:
                 self._late(key, value, None, timestamp, headers)
 
@@ -532,18 +532,18 @@ class _Keep(Uncached):
 class _StreamJoin(Uncached):
     """Hot path: joins each record of a side."""
 
-    holds_results: ClassVar[bool] = True
+    delays_results: ClassVar[bool] = True
 
     __slots__ = (
         "_after_ms",
         "_before_ms",
-        "_drop",
+        "_dropped",
         "_emits_null",
         "_is_left",
         "_join",
         "_other",
         "_task",
-        "_waiting",
+        "_unmatched",
     )
 
     def __init__(self, spec: StreamJoinSide, context: OperatorContext) -> None:
@@ -552,83 +552,83 @@ class _StreamJoin(Uncached):
         self._after_ms = spec.after_ms
         self._emits_null = spec.emits_null
         super().__init__(context.forward)
-        self._drop = context.dropped
+        self._dropped = context.dropped
         self._join = _from_side(spec)
         self._other = SideRows.of(context, spec.other, spec.retention_ms)
         self._task = context.task
-        self._waiting = _waiting(spec, context)
+        self._unmatched = _unmatched(spec, context)
 
     def is_due(self, time: int, /) -> bool:
-        return self._waiting is not None and self._waiting.is_due(time)
+        return self._unmatched is not None and self._unmatched.is_due(time)
 
-    def held_from(self) -> int | None:
-        return None if self._waiting is None else self._waiting.held_from()
+    def earliest_waiting(self) -> int | None:
+        return None if self._unmatched is None else self._unmatched.earliest_waiting()
 
     @property
     def emits_earlier(self) -> bool:
-        return self._waiting is not None
+        return self._unmatched is not None
 
-    def has_results_left(self) -> bool:
-        return self._waiting is not None and self._waiting.is_behind
+    def has_remaining_results(self) -> bool:
+        return self._unmatched is not None and self._unmatched.has_overdue
 
-    def emit_left(self) -> None:
-        assert self._waiting is not None
-        self._waiting.is_behind = False
-        self._waiting.advance(self._waiting.time.value, self._forward)
+    def emit_remaining(self) -> None:
+        assert self._unmatched is not None
+        self._unmatched.has_overdue = False
+        self._unmatched.advance(self._unmatched.time.value, self._forward)
 
     def advance(self, time: int, /) -> None:
-        if self._waiting is not None and time > self._waiting.time.value:
-            self._waiting.advance(time, self._forward)
+        if self._unmatched is not None and time > self._unmatched.time.value:
+            self._unmatched.advance(time, self._forward)
 
     def process(self, key: Any, value: Any, _: Any, timestamp: int, headers: Headers, /) -> None:
-        waiting, forward = self._waiting, self._forward
-        if waiting is not None and timestamp > waiting.time.value < self._task.watermark:
-            waiting.advance(min(timestamp, self._task.watermark), forward)
+        unmatched, forward = self._unmatched, self._forward
+        if unmatched is not None and timestamp > unmatched.time.value < self._task.watermark:
+            unmatched.advance(min(timestamp, self._task.watermark), forward)
         if value is None:
-            self._drop("null value")
+            self._dropped("null value")
             return
         if key is None:
             if self._emits_null:
                 forward(None, self._join(None, value, None), None, timestamp, headers)
             else:
-                self._drop("null key")
+                self._dropped("null key")
             return
-        found = self._other.between(key, timestamp - self._before_ms, timestamp + self._after_ms)
-        if not found:
+        matches = self._other.between(key, timestamp - self._before_ms, timestamp + self._after_ms)
+        if not matches:
             if self._emits_null:
-                self._unmatched(key, value, timestamp, headers)
+                self._handle_unmatched(key, value, timestamp, headers)
             return
-        for other_timestamp, other in found:
-            if waiting is not None:
-                waiting.settle(not self._is_left, key, other_timestamp)
+        for other_timestamp, other in matches:
+            if unmatched is not None:
+                unmatched.remove_matched(not self._is_left, key, other_timestamp)
             later = max(timestamp, other_timestamp)
             forward(key, self._join(key, value, other), None, later, headers)
 
-    def _unmatched(self, key: Any, value: Any, timestamp: int, headers: Headers) -> None:
-        assert self._waiting is not None
-        if not self._waiting.hold(self._is_left, key, value, timestamp):
+    def _handle_unmatched(self, key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        assert self._unmatched is not None
+        if not self._unmatched.add(self._is_left, key, value, timestamp):
             self._forward(key, self._join(key, value, None), None, timestamp, headers)
 
 
-def _waiting(spec: StreamJoinSide, context: OperatorContext) -> Waiting | None:
-    """Return the waiting records of a join; the same object for both sides of a task."""
+def _unmatched(spec: StreamJoinSide, context: OperatorContext) -> UnmatchedRecords | None:
+    """Return the unmatched records of a join; the same object for both sides of a task."""
     waits = spec.waits
     if waits is None:
         return None
-    known = ("waiting", waits.store)
-    if known not in context.shared:
+    shared_key = ("waiting", waits.store)
+    if shared_key not in context.shared:
         left, right = (spec.own, spec.other) if spec.is_left else (spec.other, spec.own)
-        context.shared[known] = Waiting(
+        context.shared[shared_key] = UnmatchedRecords(
             context,
             waits.store,
-            _called(spec),
+            _joiner_with_key(spec),
             left=SideRows.of(context, left, spec.retention_ms),
             right=SideRows.of(context, right, spec.retention_ms),
             left_ms=waits.left_ms,
             right_ms=waits.right_ms,
             drops_late_matches=waits.late_match == "drop",
         )
-    return cast("Waiting", context.shared[known])
+    return cast("UnmatchedRecords", context.shared[shared_key])
 
 
 def _from_side(spec: StreamJoinSide) -> Join:
@@ -641,7 +641,7 @@ def _from_side(spec: StreamJoinSide) -> Join:
     return lambda _, right, left: joiner(left, right)
 
 
-def _called(spec: StreamJoinSide) -> Join:
+def _joiner_with_key(spec: StreamJoinSide) -> Join:
     joiner = spec.joiner
     if spec.with_key:
         return joiner

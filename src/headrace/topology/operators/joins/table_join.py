@@ -19,7 +19,7 @@ from headrace.topology.context.operator_spec import OperatorSpec
 from headrace.topology.errors import Arguments
 from headrace.topology.operators.record_cache import Uncached
 
-_KEY_OF_TABLE = "the global table's key"
+_TABLE_KEY = "the global table's key"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class GlobalJoin(TableJoin):
     @property
     def serde_arguments(self) -> Arguments:
         """Names of the serdes: only the lookup key is encoded, with the table's serde."""
-        return {"key": _KEY_OF_TABLE, "value": _KEY_OF_TABLE}
+        return {"key": _TABLE_KEY, "value": _TABLE_KEY}
 
     def make(self, context: OperatorContext, /) -> _GlobalJoin:
         return _GlobalJoin(self, context)
@@ -69,7 +69,7 @@ class GlobalJoin(TableJoin):
 class _TableJoin(Uncached):
     """Hot path: a single lookup per record."""
 
-    __slots__ = ("_drop", "_get", "_get_as_of", "_joiner", "_left", "_with_key")
+    __slots__ = ("_dropped", "_get", "_get_as_of", "_joiner", "_left", "_with_key")
 
     def __init__(self, spec: TableJoin, context: OperatorContext) -> None:
         view = context.view(spec.table)
@@ -82,15 +82,15 @@ class _TableJoin(Uncached):
         self._with_key = spec.with_key
         self._left = spec.left
         super().__init__(context.forward)
-        self._drop = context.dropped
+        self._dropped = context.dropped
 
     def process(self, key: Any, value: Any, _: Any, timestamp: int, headers: Headers, /) -> None:
         if value is None:
-            self._drop("null value")
+            self._dropped("null value")
             return
         if key is None:
             if not self._left:
-                self._drop("null key")
+                self._dropped("null key")
                 return
             row = None
         else:
@@ -112,17 +112,17 @@ class _GlobalJoin(_TableJoin):
         self._mapper = spec.mapper
 
     def process(self, key: Any, value: Any, _: Any, timestamp: int, headers: Headers, /) -> None:
-        wanted = self._mapper(key, value)
+        table_key = self._mapper(key, value)
         if value is None:
-            self._drop("null value")
+            self._dropped("null value")
             return
-        if wanted is None:
+        if table_key is None:
             if not self._left:
-                self._drop("null key of the global table")
+                self._dropped("null key of the global table")
                 return
             row = None
         else:
-            row = self._get(wanted)[0]
+            row = self._get(table_key)[0]
             if row is None and not self._left:
                 return
         joined = self._joiner(key, value, row) if self._with_key else self._joiner(value, row)

@@ -56,12 +56,12 @@ class PostponedTableJoin(OperatorSpec):
 
 
 class _TableJoinWithGrace(Uncached):
-    holds_results: ClassVar[bool] = True
+    delays_results: ClassVar[bool] = True
 
     __slots__ = (
         "_buffer",
         "_decode",
-        "_drop",
+        "_dropped",
         "_earliest",
         "_encode",
         "_failed",
@@ -88,17 +88,17 @@ class _TableJoinWithGrace(Uncached):
         self._grace_ms = spec.grace_ms
         self._failed = context.failed
         super().__init__(context.forward)
-        self._drop = context.dropped
+        self._dropped = context.dropped
         self._task = context.task
         self._time = context.number("time")
         self._sequence = context.number("sequence")
         self._earliest = 0
-        """No waiting record is earlier than this."""
+        """Lower bound of the timestamps of waiting records."""
 
     def process(self, key: Any, value: Any, _: Any, timestamp: int, headers: Headers, /) -> None:
         if value is None or (key is None and not self._left):
             # A record that is dropped does not advance time (Kafka Streams: `maybeDropRecord`).
-            self._drop("null value" if value is None else "null key")
+            self._dropped("null value" if value is None else "null key")
             return
         now = max(self._time.value, min(timestamp, self._task.watermark))
         self._time.value = now
@@ -107,14 +107,14 @@ class _TableJoinWithGrace(Uncached):
         elif timestamp < now - self._grace_ms:
             self._join(key, value, self._get_as_of(key, timestamp)[0], timestamp, headers)
         else:
-            self._hold(key, value, timestamp, headers)
+            self._add_waiting(key, value, timestamp, headers)
         if now - self._grace_ms >= self._earliest:
             self._join_until(now - self._grace_ms)
 
     def is_due(self, time: int, /) -> bool:
         return time > self._time.value and time - self._grace_ms >= self._earliest
 
-    def held_from(self) -> int | None:
+    def earliest_waiting(self) -> int | None:
         first = next(iter(self._buffer.scan()), None)
         return None if first is None else TIMESTAMP.unpack_from(first[0])[0]
 
@@ -124,7 +124,7 @@ class _TableJoinWithGrace(Uncached):
             if time - self._grace_ms >= self._earliest:
                 self._join_until(time - self._grace_ms)
 
-    def _hold(self, key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+    def _add_waiting(self, key: Any, value: Any, timestamp: int, headers: Headers) -> None:
         last = self._sequence.value
         self._sequence.value = number = 0 if last >= _SEQUENCE_MAX else last + 1
         row = self._encode(PostponedKey(timestamp, key, number))
@@ -134,20 +134,20 @@ class _TableJoinWithGrace(Uncached):
     def _join_until(self, time: int) -> None:
         """Join the records up to this timestamp, by timestamp, then key, then arrival."""
         end = TIMESTAMP.pack(time + 1)
-        for row, held, timestamp in self._buffer.scan(TIMESTAMP.pack(self._earliest), end):
+        for row, waiting, timestamp in self._buffer.scan(TIMESTAMP.pack(self._earliest), end):
             key = self._decode(row).key
             self._buffer.put(row, None, timestamp)
-            found = self._get_as_of(key, timestamp)[0]
-            if found is None and not self._left:
+            table_row = self._get_as_of(key, timestamp)[0]
+            if table_row is None and not self._left:
                 continue
             try:
-                joined = self._joined(key, held.value, found)
+                joined = self._joined(key, waiting.value, table_row)
             except Exception as error:
                 # The record that advanced stream time must not be skipped.
                 earlier = EarlierRecordError(error, timestamp)
-                self._failed(earlier, key, (held.value, found), timestamp, held.headers)
+                self._failed(earlier, key, (waiting.value, table_row), timestamp, waiting.headers)
             else:
-                self._forward(key, joined, None, timestamp, held.headers)
+                self._forward(key, joined, None, timestamp, waiting.headers)
         following = self._buffer.scan(end)
         self._earliest = next((TIMESTAMP.unpack_from(row)[0] for row, _, _ in following), NEVER)
 

@@ -17,7 +17,7 @@ from headrace.topology.context.context import Headers
 from headrace.topology.errors import SerdeError
 from headrace.topology.serdes import Serde
 from headrace.topology.serdes._serde import Around
-from headrace.topology.serdes.kept import kept
+from headrace.topology.serdes.normalise import normalised
 
 _HEAD = struct.Struct(">qqii")
 _INT = struct.Struct(">i")
@@ -92,13 +92,13 @@ class BufferedSerde(Around[Any]):
         )
 
     def normalise(self, value: Buffered, /) -> Buffered:
-        now, prior = kept(self._known, value.value), kept(self._known, value.prior)
+        now, prior = normalised(self._known, value.value), normalised(self._known, value.prior)
         return value._replace(value=now, prior=prior, headers=list(value.headers or ()))
 
     @property
     def _known(self) -> Serde[Any]:
         if self.inner is None:
-            raise SerdeError(f"serde {self.name!r} was given no serde for the values")
+            raise SerdeError(f"serde {self.name!r} requires a serde for the values")
         return self.inner
 
 

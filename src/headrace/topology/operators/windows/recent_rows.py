@@ -8,7 +8,7 @@ a record, and is created only for rows that are not in memory.
 For each key, all rows from some timestamp on are in memory, the key's floor. A key without rows in
 memory has the common floor. Earlier rows are read from the store once, and then stay in memory. So
 a read returns the same rows as a scan of the store, in the same order. Values have the buffer's
-form: a mutable object is decoded for each read.
+stored form: a mutable object is decoded for each read.
 
 An abort discards these rows with the task; they are read from the store again.
 """
@@ -30,7 +30,7 @@ _SWEEP_MIN = 1_000
 _SAMPLE = 16
 
 Row = tuple[int, int, Any]
-"""A stamp, a timestamp, and a value in the buffer's form."""
+"""A stamp, a timestamp, and a value in the buffer's stored form."""
 
 _NO_ROWS: list[Row] = []
 
@@ -45,16 +45,16 @@ class _KeyRows(list[Row]):
 
     floor: int
 
-    def place(self, stamp: int) -> int:
+    def index_of(self, stamp: int) -> int:
         return bisect_left(self, (stamp,))
 
     def insert_row(self, row: Row) -> None:
         """Insert or replace a row that is not the last row."""
-        place = self.place(row[0])
-        if self[place][0] == row[0]:
-            self[place] = row
+        index = self.index_of(row[0])
+        if self[index][0] == row[0]:
+            self[index] = row
         else:
-            self.insert(place, row)
+            self.insert(index, row)
 
 
 class RecentRows:
@@ -65,7 +65,7 @@ class RecentRows:
             here, too.
     """
 
-    __slots__ = ("_buffer", "_floor", "_keys", "_sweep_at", "count")
+    __slots__ = ("_buffer", "_floor", "_keys", "_sweep_count", "count")
 
     def __init__(self, buffer: TimedBuffer) -> None:
         self._buffer = buffer
@@ -75,70 +75,70 @@ class RecentRows:
         """Keys that are not in memory have no rows from this timestamp on."""
         self.count = 0
         """Number of rows and keys in memory, including expired rows."""
-        self._sweep_at = _SWEEP_MIN
-        buffer.cache_in(self)
+        self._sweep_count = _SWEEP_MIN
+        buffer.use_cache(self)
 
     def add(self, key: bytes, time: int, number: int, timestamp: int, value: Any) -> None:
-        """Add a row of the buffer, in its form; `time` and `number` are the end of its row key."""
-        found = self._keys.get(key)
-        if found is None:
+        """Add a row of the buffer in its stored form; `time` and `number` end the row key."""
+        rows = self._keys.get(key)
+        if rows is None:
             if time < self._floor:
                 return
-            found = self._keys[key] = _KeyRows()
-            found.floor = self._floor
+            rows = self._keys[key] = _KeyRows()
+            rows.floor = self._floor
             self.count += 1
-        elif time < found.floor:
+        elif time < rows.floor:
             return
         stamp = time << _BITS | number
-        if not found or stamp > found[-1][0]:
-            found.append((stamp, timestamp, value))
+        if not rows or stamp > rows[-1][0]:
+            rows.append((stamp, timestamp, value))
         else:
-            found.insert_row((stamp, timestamp, value))
+            rows.insert_row((stamp, timestamp, value))
         self.count += 1
-        if self.count >= self._sweep_at:
+        if self.count >= self._sweep_count:
             self._sweep()
 
     def latest_first(self, key: bytes, start_ms: int, end_ms: int) -> list[tuple[int, int, Any]]:
         """Return the rows of `between` in reverse order, each with its row-key timestamp first."""
-        found = self.between(key, start_ms, end_ms)
-        return [(stamp >> _BITS, timestamp, value) for stamp, timestamp, value in reversed(found)]
+        rows = self.between(key, start_ms, end_ms)
+        return [(stamp >> _BITS, timestamp, value) for stamp, timestamp, value in reversed(rows)]
 
     def between(self, key: bytes, start_ms: int, end_ms: int) -> list[Row]:
         """Return a key's rows by timestamp, then number; the list must not be changed.
 
         Both bounds are inclusive; `start_ms` is not before the buffer's horizon.
         """
-        found = self._keys.get(key)
-        if start_ms < (self._floor if found is None else found.floor):
-            found = self._read(key, found, start_ms)
-        if not found:
+        rows = self._keys.get(key)
+        if start_ms < (self._floor if rows is None else rows.floor):
+            rows = self._read(key, rows, start_ms)
+        if not rows:
             return _NO_ROWS
         end = end_ms + 1 << _BITS
-        if found[0][0] >= start_ms << _BITS and found[-1][0] < end:
-            return found
-        low = found.place(start_ms << _BITS)
-        return found[low : bisect_left(found, (end,), low)]
+        if rows[0][0] >= start_ms << _BITS and rows[-1][0] < end:
+            return rows
+        low = rows.index_of(start_ms << _BITS)
+        return rows[low : bisect_left(rows, (end,), low)]
 
     def remove_last(self, key: bytes, time: int, count: int) -> list[bytes]:
         """Remove the last rows of a key and timestamp; return their keys in the buffer."""
-        found = self._keys.get(key)
-        if time < (self._floor if found is None else found.floor):
-            found = self._read(key, found, time)
-        elif found is None:
+        rows = self._keys.get(key)
+        if time < (self._floor if rows is None else rows.floor):
+            rows = self._read(key, rows, time)
+        elif rows is None:
             return []
-        high = found.place(time + 1 << _BITS)
-        low = max(found.place(time << _BITS), high - count)
-        gone = [key + KEPT.pack(*divmod(stamp, 1 << _BITS)) for stamp, _, _ in found[low:high]]
-        del found[low:high]
-        return gone
+        high = rows.index_of(time + 1 << _BITS)
+        low = max(rows.index_of(time << _BITS), high - count)
+        removed = [key + KEPT.pack(*divmod(stamp, 1 << _BITS)) for stamp, _, _ in rows[low:high]]
+        del rows[low:high]
+        return removed
 
     def written(self, row_key: bytes) -> None:
         latest: int = KEPT.unpack_from(row_key, len(row_key) - KEPT.size)[0]
-        found = self._keys.pop(row_key[: -KEPT.size], None)
-        if found is not None:
-            self.count -= 1 + len(found)
-            if found:
-                latest = max(latest, found[-1][0] >> _BITS)
+        rows = self._keys.pop(row_key[: -KEPT.size], None)
+        if rows is not None:
+            self.count -= 1 + len(rows)
+            if rows:
+                latest = max(latest, rows[-1][0] >> _BITS)
         self._floor = max(self._floor, latest + 1)
 
     def shrink(self, entries: int) -> None:
@@ -146,44 +146,44 @@ class RecentRows:
         for key in list(self._keys):
             if self.count <= entries:
                 return
-            found = self._keys.pop(key)
-            self.count -= 1 + len(found)
-            if found:
-                self._floor = max(self._floor, (found[-1][0] >> _BITS) + 1)
+            rows = self._keys.pop(key)
+            self.count -= 1 + len(rows)
+            if rows:
+                self._floor = max(self._floor, (rows[-1][0] >> _BITS) + 1)
 
     def sample(self) -> dict[bytes, Entry]:
         latest = islice(reversed(self._keys.items()), _SAMPLE)
-        return {key: found[-1][:0:-1] for key, found in latest if found}
+        return {key: rows[-1][:0:-1] for key, rows in latest if rows}
 
-    def _read(self, key: bytes, found: _KeyRows | None, start_ms: int) -> _KeyRows:
+    def _read(self, key: bytes, rows: _KeyRows | None, start_ms: int) -> _KeyRows:
         size = len(key) + KEPT.size
-        rows = []
-        before = self._floor if found is None else found.floor
-        for row_key, (timestamp, value) in self._buffer.held(
+        stored = []
+        before = self._floor if rows is None else rows.floor
+        for row_key, (timestamp, value) in self._buffer.stored_range(
             key + KEPT.pack(start_ms, 0), key + KEPT.pack(before, 0)
         ):
             # A longer key may have rows between those of this one.
             if len(row_key) == size:
                 time, number = KEPT.unpack_from(row_key, len(key))
-                rows.append((time << _BITS | number, timestamp, value))
-        if found is None:
-            found = self._keys[key] = _KeyRows()
+                stored.append((time << _BITS | number, timestamp, value))
+        if rows is None:
+            rows = self._keys[key] = _KeyRows()
             self.count += 1
-        found.floor = start_ms
-        found[:0] = rows
-        self.count += len(rows)
-        if self.count >= self._sweep_at:
+        rows.floor = start_ms
+        rows[:0] = stored
+        self.count += len(stored)
+        if self.count >= self._sweep_count:
             self._sweep()
-        return found
+        return rows
 
     def _sweep(self) -> None:
         horizon, keys = self._buffer.horizon, self._keys
         expired = horizon << _BITS
-        for found in [one for one in keys.values() if one and one[0][0] < expired]:
-            del found[: found.place(expired)]
+        for rows in [rows for rows in keys.values() if rows and rows[0][0] < expired]:
+            del rows[: rows.index_of(expired)]
         # Keep empty keys while the common floor is above the horizon, to avoid reads of the store.
         if self._floor <= horizon:
-            for key in [key for key, found in keys.items() if not found]:
+            for key in [key for key, rows in keys.items() if not rows]:
                 del keys[key]
         self.count = len(keys) + sum(map(len, keys.values()))
-        self._sweep_at = max(2 * self.count, _SWEEP_MIN)
+        self._sweep_count = max(2 * self.count, _SWEEP_MIN)

@@ -21,18 +21,18 @@ from headrace.topology.context.operator_spec import RowKind
 from headrace.topology.operators.record_cache import FoldedTable, RecordCache
 from headrace.topology.operators.windows.emission import NEVER, EmissionProgress, Emit
 from headrace.topology.operators.windows.lateness import split_late
-from headrace.topology.serdes.kept import keeper
+from headrace.topology.serdes.normalise import normaliser
 from headrace.topology.serdes.windows_serde import SessionWindowedSerde
 from headrace.topology.windows import SessionWindows, Window, Windowed
 
-_KEYS_KNOWN = 50_000
-"""Number of keys whose open sessions are cached; others are read from the store."""
+_CACHED_KEYS = 50_000
+"""Maximum number of keys whose open sessions are cached; others are read from the store."""
 
 _BOUNDS = struct.Struct(">qq")
 """End and start of a session, the suffix of its row key."""
 
-_FAR_MS = 2**47
-"""The year 6429: no session to be found ends later than both this and stream time."""
+_FAR_FUTURE_MS = 2**47
+"""The year 6429: no stored session ends later than both this and stream time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class Sessions(RecordCache, Operator):
     to the store, because the nodes of a cogroup share it.
     """
 
-    holds_results: ClassVar[bool] = True
+    delays_results: ClassVar[bool] = True
 
     __slots__ = (
         "_add",
@@ -86,19 +86,19 @@ class Sessions(RecordCache, Operator):
         "_earliest",
         "_encode",
         "_exact",
-        "_fresh",
+        "_from_stored_form",
         "_gap_ms",
         "_initial",
         "_keep",
         "_late",
         "_merge",
         "_open",
-        "_opened",
         "_progress",
         "_rows",
         "_serde",
         "_spec",
         "_time",
+        "_unflushed",
     )
 
     def __init__(self, spec: SessionFold, context: OperatorContext) -> None:
@@ -111,13 +111,13 @@ class Sessions(RecordCache, Operator):
         self._rows = cast(TimedBuffer, context.buffers[spec.store])
         self._dirty = self._rows.dirty
         values = context.serdes(spec.store)[1]
-        self._opened = self._rows.opened
+        self._from_stored_form = self._rows.from_stored_form
         self._exact = self._rows.exact
-        self._keep = keeper(values)
+        self._keep = normaliser(values)
         self._gap_ms = spec.windows.gap_ms
         self._closing_ms = self._gap_ms + spec.windows.grace_ms
         results, self._late = split_late(context.node, context.children)
-        super().__init__(results, self._present)
+        super().__init__(results, self._session_row)
         fold = spec.fold
         self._initial, self._add, self._merge = fold.initial, fold.add, fold.merge
         self._caching = context.caching and spec.emit == "on_window_update"
@@ -131,7 +131,7 @@ class Sessions(RecordCache, Operator):
                 context.number("emitted_rows", owner=spec.store),
                 is_exclusive=True,
             )
-        self._fresh: set[bytes] = set()
+        self._unflushed: set[bytes] = set()
         """Rows that were written since the last commit and are not on disk."""
         self._open: dict[bytes, list[_Session]] = {}
         self._expire()
@@ -148,38 +148,38 @@ class Sessions(RecordCache, Operator):
             self._advance()
         key_bytes = self._encode(key)
         closed_before = self._closed_before
-        reached = self._reached(key_bytes, timestamp, closed_before)
-        if not reached and timestamp < closed_before:
+        sessions = self._sessions_to_join(key_bytes, timestamp, closed_before)
+        if not sessions and timestamp < closed_before:
             self._context.dropped("late")
             if self._late is not None:
                 self._late(key, value, None, timestamp, headers)
             return
         start = end = timestamp
         aggregate = self._initial()
-        taken = []
-        for session in reached:
+        replaced = []
+        for session in sessions:
             session_end, session_start, row_key = session
             start, end = min(start, session_start), max(end, session_end)
-            held = self._held(row_key)
-            taken.append((session, held))
-            aggregate = self._merge(key, aggregate, self._opened(held))
+            stored = self._stored_value(row_key)
+            replaced.append((session, stored))
+            aggregate = self._merge(key, aggregate, self._from_stored_form(stored))
         aggregate = self._add(key, value, aggregate)
         if aggregate.__class__ not in self._exact:
             aggregate = self._keep(aggregate)
-        grown = end, start, key_bytes + _BOUNDS.pack(end, start)
-        self._write(key_bytes, grown, aggregate, reached, closed_before)
+        merged = end, start, key_bytes + _BOUNDS.pack(end, start)
+        self._write(key_bytes, merged, aggregate, sessions, closed_before)
         if self._progress is not None:
             return  # emitted when they close
         before = None
-        for session, held in taken:
-            if session == grown:
-                before = held
+        for session, stored in replaced:
+            if session == merged:
+                before = stored
             else:
-                self._change(key, session, None, held, headers)
-        self._change(key, grown, aggregate, before, headers)
+                self._change(key, session, None, stored, headers)
+        self._change(key, merged, aggregate, before, headers)
 
-    def _held(self, row_key: bytes) -> Any:
-        """Return the value of an open session, in the buffer's form."""
+    def _stored_value(self, row_key: bytes) -> Any:
+        """Return the value of an open session, in the buffer's stored form."""
         rows = self._rows
         entry = self._dirty.get(row_key) or rows.clean.get(row_key) or rows.load(row_key)
         return entry[0]
@@ -187,63 +187,67 @@ class Sessions(RecordCache, Operator):
     def _write(
         self,
         key_bytes: bytes,
-        grown: _Session,
+        merged: _Session,
         aggregate: Any,
-        taken: list[_Session],
+        replaced: list[_Session],
         closed_before: int,
     ) -> None:
         """Replace the rows of merged sessions; none has expired: a session closes before that."""
-        dirty, fresh = self._dirty, self._fresh
+        dirty, unflushed = self._dirty, self._unflushed
         if not dirty:
-            fresh.clear()
-        end, _, row_key = grown
-        left = [s for s in self._open[key_bytes] if s[0] >= closed_before and s not in taken]
+            unflushed.clear()
+        end, _, row_key = merged
+        remaining = [
+            s for s in self._open[key_bytes] if s[0] >= closed_before and s not in replaced
+        ]
         if aggregate is not None:
             if row_key not in dirty:
-                (fresh.discard if grown in taken else fresh.add)(row_key)
+                (unflushed.discard if merged in replaced else unflushed.add)(row_key)
             if aggregate.__class__ in self._exact:
                 dirty[row_key] = (aggregate, end)  # as `put` does it, without the calls
             else:
                 self._rows.put_unexpired(row_key, aggregate, end)
         # Only now, so that the merged sessions remain if the new session cannot be written.
-        for session in taken:
-            if session != grown or aggregate is None:
+        for session in replaced:
+            if session != merged or aggregate is None:
                 self._remove(session[2], end)
         if aggregate is not None:
-            left.append(grown)
-            if len(left) > 1:
-                left.sort()
+            remaining.append(merged)
+            if len(remaining) > 1:
+                remaining.sort()
             if self._earliest is not None and end < self._earliest:
                 self._earliest = end
-        self._open[key_bytes] = left
+        self._open[key_bytes] = remaining
 
     def _remove(self, row_key: bytes, timestamp: int) -> None:
-        if row_key in self._fresh and row_key in self._dirty:
+        if row_key in self._unflushed and row_key in self._dirty:
             # It was added and deleted between two commits: nothing must be deleted on disk.
-            self._fresh.discard(row_key)
-            self._rows.forget(row_key)
+            self._unflushed.discard(row_key)
+            self._rows.drop_write(row_key)
         else:
             # With the new session's timestamp, so that the changelog keeps it as long as the row.
             self._dirty[row_key] = (None, timestamp)
 
     # -- lookup of sessions --------------------------------------------------------------------
 
-    def _reached(self, key_bytes: bytes, timestamp: int, closed_before: int) -> list[_Session]:
+    def _sessions_to_join(
+        self, key_bytes: bytes, timestamp: int, closed_before: int
+    ) -> list[_Session]:
         """Return the open sessions of a key that a record joins, by their ends."""
-        known = self._open.get(key_bytes)
-        if known is None:
-            if len(self._open) >= _KEYS_KNOWN:
+        open_sessions = self._open.get(key_bytes)
+        if open_sessions is None:
+            if len(self._open) >= _CACHED_KEYS:
                 self._open.clear()
-            known = self._open[key_bytes] = self._stored(key_bytes)
+            open_sessions = self._open[key_bytes] = self._load_sessions(key_bytes)
         earliest, latest = timestamp - self._gap_ms, timestamp + self._gap_ms
         if closed_before > earliest:
             earliest = closed_before
-        return [s for s in known if s[0] >= earliest and s[1] <= latest]
+        return [s for s in open_sessions if s[0] >= earliest and s[1] <= latest]
 
-    def _stored(self, key_bytes: bytes) -> list[_Session]:
+    def _load_sessions(self, key_bytes: bytes) -> list[_Session]:
         start = key_bytes + TIMESTAMP.pack(max(self._closed_before, 0))
         # A higher bound would include the rows of all longer keys with this prefix.
-        end = key_bytes + TIMESTAMP.pack(max(self._time.value + 1, _FAR_MS))
+        end = key_bytes + TIMESTAMP.pack(max(self._time.value + 1, _FAR_FUTURE_MS))
         size = len(key_bytes)  # the range also has rows of longer keys with this prefix
         rows = (row_key for row_key, _, _ in self._rows.scan(start, end))
         return [
@@ -282,7 +286,7 @@ class Sessions(RecordCache, Operator):
             return False
         return self._earliest is None or self._earliest < time - self._closing_ms
 
-    def held_from(self) -> int | None:
+    def earliest_waiting(self) -> int | None:
         if self._progress is None:
             return None
         if self._earliest is None:
@@ -305,10 +309,10 @@ class Sessions(RecordCache, Operator):
     def emits_earlier(self) -> bool:
         return self._progress is not None
 
-    def has_results_left(self) -> bool:
-        return self._progress is not None and self._progress.is_left
+    def has_remaining_results(self) -> bool:
+        return self._progress is not None and self._progress.is_incomplete
 
-    def emit_left(self) -> None:
+    def emit_remaining(self) -> None:
         self._advance()
 
     def _emit_closed(self) -> None:
@@ -316,7 +320,9 @@ class Sessions(RecordCache, Operator):
         if progress is None:
             return
         if last < progress.first:
-            if progress.is_left:  # with a longer grace period than before, they are open again
+            if (
+                progress.is_incomplete
+            ):  # with a longer grace period than before, they are open again
                 progress.finish(progress.first - 1)
             return
         if self._earliest is None:
@@ -334,41 +340,41 @@ class Sessions(RecordCache, Operator):
             value = self._rows.get(row_key)[0]
             # Without headers: the store has none, and the current record has another key.
             self._send(self._serde.deserialize(row_key), value, None, end, None)
-            progress.passed(end, row_key)
+            progress.on_emitted(end, row_key)
             budget.spend()
         progress.finish(last)
         self._find_earliest(last + 1)
 
     def _find_earliest(self, start_ms: int) -> None:
-        found = self._rows.earliest(max(start_ms, 0))
-        self._earliest = NEVER if found is None else found
+        earliest = self._rows.earliest(max(start_ms, 0))
+        self._earliest = NEVER if earliest is None else earliest
 
     # -- results -------------------------------------------------------------------------------
 
     def _change(self, key: Any, session: _Session, value: Any, old: Any, headers: Headers) -> None:
-        """Forward or cache the change of a row; `old` is in the buffer's form."""
+        """Forward or cache the change of a row; `old` is in the buffer's stored form."""
         end, start, row_key = session
         if not self._caching:
             windowed = Windowed(key, Window(start, end))
-            self._send(windowed, value, self._opened(old), end, headers)
+            self._send(windowed, value, self._from_stored_form(old), end, headers)
             return
-        held = self.pending.get(row_key)
-        if held is None:
+        update = self.pending.get(row_key)
+        if update is None:
             windowed = Windowed(key, Window(start, end))
-            self.pending[row_key] = [windowed, self._opened(old), headers]
-        elif value is None and held[1] is None:
+            self.pending[row_key] = [windowed, self._from_stored_form(old), headers]
+        elif value is None and update[1] is None:
             del self.pending[row_key]  # saves memory, because many sessions may merge
         else:
-            held[2] = headers
+            update[2] = headers
 
     def flush(self) -> None:
         super().flush()
         self._expire()
 
-    def _present(self, row_key: bytes) -> tuple[Any, int]:
+    def _session_row(self, row_key: bytes) -> tuple[Any, int]:
         """Return the value of a session, and its end, which is also known for a deleted row."""
         end, _ = _BOUNDS.unpack_from(row_key, len(row_key) - _BOUNDS.size)
-        return self._opened(self._held(row_key)), end
+        return self._from_stored_form(self._stored_value(row_key)), end
 
     def _send(self, key: Any, value: Any, old: Any, timestamp: int, headers: Headers) -> None:
         # Do not forward the deletion of a session that was never forwarded.

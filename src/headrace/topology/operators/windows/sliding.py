@@ -27,44 +27,44 @@ from headrace.topology.context.operator_spec import RowKind
 from headrace.topology.operators.windows.windowed import WindowedFold, WindowedOperator
 
 
-class _Row(NamedTuple):
-    """A window of the key: its start, the largest timestamp of its records, and its held value."""
+class _Window(NamedTuple):
+    """A window of the key: its start, the largest timestamp of its records, its stored value."""
 
     start: int
     latest: int
-    held: Any
+    value: Any
 
 
-class _Around(NamedTuple):
+class _AffectedWindows(NamedTuple):
     """Windows of a key that a new record affects."""
 
     left_start: int
     """Start of the record's left window."""
-    before: _Row | None
+    before: _Window | None
     """Last window that starts before the left window."""
-    left: _Row | None
+    left: _Window | None
     """Left window."""
-    holding: list[_Row]
+    containing: list[_Window]
     """Other windows that contain the record, the latest first."""
     has_right: bool
     """Whether the record's right window exists."""
 
     def previous(self, timestamp: int) -> int:
         """Return the timestamp of the preceding record, or -1 if its right window exists."""
-        known = self.left or self.before
-        if known is None or known.latest >= timestamp:
+        latest_window = self.left or self.before
+        if latest_window is None or latest_window.latest >= timestamp:
             return -1  # its right window exists, because it contains a record
-        return known.latest
+        return latest_window.latest
 
     @property
-    def right_base(self) -> _Row | None:
+    def right_base(self) -> _Window | None:
         """Window that contains all records of the right window, or None.
 
         If its latest record is after the new record, it contains no record up to the new record's
         timestamp, because the right window of such a record would start later.
         """
-        if self.holding:
-            return self.holding[0]
+        if self.containing:
+            return self.containing[0]
         return self.left if self.left_start == 0 else None
 
 
@@ -101,68 +101,70 @@ class SlidingOperator(WindowedOperator):
             return
         if timestamp > self._now < self._task.watermark:
             self._pass_time(min(timestamp, self._task.watermark))
-        if timestamp <= self._closed_to:  # no window that holds it begins later
-            self._too_late(key, value, timestamp, headers)
+        if timestamp <= self._closed_to:  # no window that contains it starts later
+            self._report_late(key, value, timestamp, headers)
             return
         key_bytes = self._rows.encode_key(key)
-        around = self._look(key_bytes, timestamp)
-        taken, missed = self._take(around, key, key_bytes, value, timestamp, headers)
-        if not taken:
-            self._too_late(key, value, timestamp, headers)
+        windows = self._affected_windows(key_bytes, timestamp)
+        opened, closed = self._aggregate(windows, key, key_bytes, value, timestamp, headers)
+        if not opened:
+            self._report_late(key, value, timestamp, headers)
             return
-        if missed:
+        if closed:
             self._dropped("late for some of its windows")
-        right = around.right_base
-        if right is not None and right.latest > timestamp and not around.has_right:
-            base = self._rows.opened(right.held)
+        right = windows.right_base
+        if right is not None and right.latest > timestamp and not windows.has_right:
+            base = self._rows.from_stored_form(right.value)
             self._rows.add(key, key_bytes, timestamp + 1, base, right.latest, headers)
 
-    def _look(self, key_bytes: bytes, timestamp: int) -> _Around:
+    def _affected_windows(self, key_bytes: bytes, timestamp: int) -> _AffectedWindows:
         left_start = max(timestamp - self._difference, 0)
         first = max(timestamp - 2 * self._difference, 0)
         before = left = None
-        holding = []
+        containing = []
         has_right = False
-        for start, latest, held in self._rows.of_key(key_bytes, first, timestamp + 1):
+        for start, latest, value in self._rows.rows_of_key(key_bytes, first, timestamp + 1):
             if start > timestamp:
                 has_right = True
             elif start > left_start:
-                holding.append(_Row(start, latest, held))
+                containing.append(_Window(start, latest, value))
             elif start == left_start:
-                left = _Row(start, latest, held)
+                left = _Window(start, latest, value)
             else:
-                before = _Row(start, latest, held)
+                before = _Window(start, latest, value)
                 break
-        return _Around(left_start, before, left, holding, has_right)
+        return _AffectedWindows(left_start, before, left, containing, has_right)
 
-    def _take(
+    def _aggregate(
         self,
-        around: _Around,
+        windows: _AffectedWindows,
         key: Any,
         key_bytes: bytes,
         value: Any,
         timestamp: int,
         headers: Headers,
     ) -> tuple[int, int]:
-        """Aggregate the record into its windows; return how many were open, and how many closed."""
-        rows, left_start = self._rows, around.left_start
-        known = {row.start: (row.held, row.latest) for row in around.holding}
-        starts = list(known)
-        behind_previous = around.previous(timestamp) + 1
+        """Aggregate the record; return the numbers of its open windows and closed windows."""
+        rows, left_start = self._rows, windows.left_start
+        entries = {row.start: (row.value, row.latest) for row in windows.containing}
+        starts = list(entries)
+        previous_right_start = windows.previous(timestamp) + 1
         # The preceding record's right window contains the record now; it may be the left window.
-        if behind_previous > left_start and behind_previous not in starts:
-            starts.append(behind_previous)
-        taken = [start for start in starts if start > self._closed_to]
-        for start in taken:
-            entry = known.get(start, ABSENT)
+        if previous_right_start > left_start and previous_right_start not in starts:
+            starts.append(previous_right_start)
+        opened = [start for start in starts if start > self._closed_to]
+        for start in opened:
+            entry = entries.get(start, ABSENT)
             rows.fold(key, key_bytes, start, value, timestamp, headers, entry)
         if left_start <= self._closed_to:
-            return len(taken), len(starts) - len(taken) + 1
-        if around.left is not None:
-            entry = around.left.held, around.left.latest
+            return len(opened), len(starts) - len(opened) + 1
+        if windows.left is not None:
+            entry = windows.left.value, windows.left.latest
             rows.fold(key, key_bytes, left_start, value, timestamp, headers, entry)
         else:
-            before = around.before
-            base = before.held if before is not None and before.latest >= left_start else None
-            rows.fold_onto(rows.opened(base), key, key_bytes, left_start, value, timestamp, headers)
-        return len(taken) + 1, len(starts) - len(taken)
+            before = windows.before
+            base = before.value if before is not None and before.latest >= left_start else None
+            rows.fold_onto(
+                rows.from_stored_form(base), key, key_bytes, left_start, value, timestamp, headers
+            )
+        return len(opened) + 1, len(starts) - len(opened)

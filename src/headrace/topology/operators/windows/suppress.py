@@ -57,8 +57,8 @@ class Suppress(OperatorSpec):
 
     store_call: ClassVar[str] = 'suppress(name="...")'
 
-    def make(self, context: OperatorContext, /) -> Suppressing:
-        return Suppressing(self, context)
+    def make(self, context: OperatorContext, /) -> SuppressOperator:
+        return SuppressOperator(self, context)
 
     def view(self, context: OperatorContext, /) -> TableView:
         return _ForwardedRows(context, self.store, context.view(self.table))
@@ -67,35 +67,35 @@ class Suppress(OperatorSpec):
 class _ForwardedRows:
     """View of the rows as forwarded: the prior value of a buffered row, else the table's row."""
 
-    __slots__ = ("_encode", "_held", "_table")
+    __slots__ = ("_buffer", "_encode", "_table")
 
     def __init__(self, context: OperatorContext, store: str, table: TableView) -> None:
-        self._held = context.buffers[store]
+        self._buffer = context.buffers[store]
         self._encode = context.serdes(store)[0].serialize
         self._table = table
 
     def get(self, key: Any, /) -> tuple[Any, int]:
-        held: Buffered | None = self._held.get(self._encode(key))[0]
-        if held is None:
+        buffered: Buffered | None = self._buffer.get(self._encode(key))[0]
+        if buffered is None:
             return self._table.get(key)
-        return held.prior, -1 if held.prior is None else held.timestamp
+        return buffered.prior, -1 if buffered.prior is None else buffered.timestamp
 
 
-class Suppressing(Operator):
+class SuppressOperator(Operator):
     """Operator of a `Suppress`; see the module."""
 
-    holds_results: ClassVar[bool] = True
+    delays_results: ClassVar[bool] = True
 
     __slots__ = (
         "_bytes",
-        "_deferred",
         "_due",
+        "_emits_at_flush",
+        "_entries",
         "_forward",
-        "_is_behind",
-        "_keys",
+        "_has_overdue",
+        "_key_serde",
         "_loaded",
         "_node",
-        "_places",
         "_rows",
         "_serde",
         "_spec",
@@ -109,21 +109,21 @@ class Suppressing(Operator):
         self._node = context.node
         self._forward = context.forward
         self._rows = context.buffers[spec.store]
-        self._keys: Serde[Any]
-        self._keys, serde = context.serdes(spec.store)
+        self._key_serde: Serde[Any]
+        self._key_serde, serde = context.serdes(spec.store)
         assert isinstance(serde, BufferedSerde), spec.store
         self._serde = serde
         self._task = context.task
         self._time = context.number("time")
-        self._deferred = context.caching
+        self._emits_at_flush = context.caching
         self._loaded = False
         self._due: list[tuple[int, bytes]] = []
-        """Heap of time and row key; entries that are not in `_places` are obsolete."""
-        self._places: dict[bytes, tuple[int, int]] = {}
-        """Time and size of each row."""
+        """Heap of time and row key; items that do not match `_entries` are obsolete."""
+        self._entries: dict[bytes, tuple[int, int]] = {}
+        """Time and size of each buffered row."""
         self._bytes = 0
-        self._is_behind = self._time.value >= 0
-        """Whether rows may be left that were due before the last commit."""
+        self._has_overdue = self._time.value >= 0
+        """Whether rows may remain that were due before the last commit."""
         self.pending: MutableMapping[Any, Any] = {}
 
     def process(self, key: Any, value: Any, old: Any, timestamp: int, headers: Headers, /) -> None:
@@ -131,45 +131,45 @@ class Suppressing(Operator):
             self._load()
         if timestamp > self._time.value < self._task.watermark:
             self._time.value = min(timestamp, self._task.watermark)
-        self._hold(key, value, old, timestamp, headers)
-        if self._deferred:
+        self._buffer_change(key, value, old, timestamp, headers)
+        if self._emits_at_flush:
             self.pending[None] = None
         else:
-            self._enforce()
+            self._emit_due()
 
     def follow(self, time: int, /) -> None:
         """Advance to the stream time of the windows, even without a change."""
         if time > self._time.value:
             self._time.value = time
-            if self._deferred:
+            if self._emits_at_flush:
                 self.pending[None] = None
             else:
                 if not self._loaded:
                     self._load()
-                self._enforce()
+                self._emit_due()
 
     def flush(self) -> None:
         if self.pending:
             self.pending.clear()
             if not self._loaded:
                 self._load()
-            self._enforce()
+            self._emit_due()
 
     def is_due(self, time: int, /) -> bool:
         if not self._loaded:
             self._load()
         return bool(self._due) and self._due[0][0] <= time - self._spec.wait_ms
 
-    def held_from(self) -> int | None:
+    def earliest_waiting(self) -> int | None:
         if not self._loaded:
             self._load()
-        while self._due and self._places.get(self._due[0][1], (None,))[0] != self._due[0][0]:
+        while self._due and self._entries.get(self._due[0][1], (None,))[0] != self._due[0][0]:
             heappop(self._due)
         if not self._due:
             return None
         time, row_key = self._due[0]
         if self._spec.final:
-            start: int = self._keys.deserialize(row_key).window.start_ms
+            start: int = self._key_serde.deserialize(row_key).window.start_ms
             return start
         return time
 
@@ -177,78 +177,80 @@ class Suppressing(Operator):
     def emits_earlier(self) -> bool:
         return True
 
-    def has_results_left(self) -> bool:
-        return self._is_behind
+    def has_remaining_results(self) -> bool:
+        return self._has_overdue
 
-    def emit_left(self) -> None:
+    def emit_remaining(self) -> None:
         if not self._loaded:
             self._load()
-        self._enforce()
+        self._emit_due()
 
     def advance(self, time: int, /) -> None:
         if time > self._time.value:
             self._time.value = time
-            self._enforce()
+            self._emit_due()
 
     def close_idle(self) -> None:
         if not self._spec.final:
             return
         if not self._loaded:
             self._load()
-        if self._places:
-            last = max(time for time, _ in self._places.values())
+        if self._entries:
+            last = max(time for time, _ in self._entries.values())
             self._time.value = max(self._time.value, last + self._spec.wait_ms)
-            self._enforce()
+            self._emit_due()
 
     # -- buffer --------------------------------------------------------------------------------
 
     def _load(self) -> None:
         self._loaded = True
         for row_key, row, _ in self._rows.scan():
-            self._place(row_key, row)
-        self._due = [(time, row_key) for row_key, (time, _) in self._places.items()]
+            self._track(row_key, row)
+        self._due = [(time, row_key) for row_key, (time, _) in self._entries.items()]
         heapify(self._due)
 
-    def _hold(self, key: Any, value: Any, old: Any, timestamp: int, headers: Headers) -> None:
-        row_key = self._keys.serialize(key)
-        held: Buffered | None = self._rows.get(row_key)[0]
-        if held is not None:
-            time, prior = held.time, held.prior
+    def _buffer_change(
+        self, key: Any, value: Any, old: Any, timestamp: int, headers: Headers
+    ) -> None:
+        row_key = self._key_serde.serialize(key)
+        buffered: Buffered | None = self._rows.get(row_key)[0]
+        if buffered is not None:
+            time, prior = buffered.time, buffered.prior
         elif self._spec.final:
             time, prior = key.window.end_ms, None
         else:
             time, prior = timestamp, old
         if value is None and prior is None:
             # The row was added and deleted while it was buffered, or never existed.
-            if held is not None:
-                self._let_go(row_key, timestamp)
+            if buffered is not None:
+                self._remove(row_key, timestamp)
             return
         row = Buffered(value, prior, time, timestamp, headers)
         self._rows.put(row_key, row, timestamp)  # first, because its serde may reject the value
-        self._place(row_key, row)
-        if held is None:
+        self._track(row_key, row)
+        if buffered is None:
             heappush(self._due, (time, row_key))
 
-    def _place(self, row_key: bytes, row: Buffered) -> None:
+    def _track(self, row_key: bytes, row: Buffered) -> None:
         size = 0
         if self._spec.max_bytes is not None:
             size = len(row_key) + len(self._serde.serialize(row))
-        before = self._places.get(row_key)
-        self._places[row_key] = row.time, size
-        self._bytes += size - (before[1] if before is not None else 0)
+        previous = self._entries.get(row_key)
+        self._entries[row_key] = row.time, size
+        self._bytes += size - (previous[1] if previous is not None else 0)
 
-    def _let_go(self, row_key: bytes, timestamp: int) -> None:
-        self._bytes -= self._places.pop(row_key)[1]
+    def _remove(self, row_key: bytes, timestamp: int) -> None:
+        self._bytes -= self._entries.pop(row_key)[1]
         self._rows.put(row_key, None, timestamp)
 
     # -- results -------------------------------------------------------------------------------
 
-    def _enforce(self) -> None:
-        self._is_behind = not self._emit_until(self._time.value - self._spec.wait_ms)
-        if self._is_behind:
+    def _emit_due(self) -> None:
+        self._has_overdue = not self._emit_until(self._time.value - self._spec.wait_ms)
+        if self._has_overdue:
             return  # rows that are due do not fill the buffer
         if self._is_full() and self._spec.shut_down:
-            raise BufferFullError(self._node, self._spec.store, len(self._places), self._bytes)
+            raise BufferFullError(self._node, self._spec.store, len(self._entries), self._bytes)
         while self._is_full():
             self._emit_first()
 
@@ -264,16 +266,16 @@ class Suppressing(Operator):
 
     def _is_full(self) -> bool:
         records, size = self._spec.max_records, self._spec.max_bytes
-        return (records is not None and len(self._places) > records) or (
+        return (records is not None and len(self._entries) > records) or (
             size is not None and self._bytes > size
         )
 
     def _emit_first(self) -> None:
         time, row_key = heappop(self._due)
-        place = self._places.get(row_key)
-        if place is None or place[0] != time:
+        entry = self._entries.get(row_key)
+        if entry is None or entry[0] != time:
             return
         row: Buffered = self._rows.get(row_key)[0]
-        self._let_go(row_key, row.timestamp)
-        key = self._keys.deserialize(row_key)
+        self._remove(row_key, row.timestamp)
+        key = self._key_serde.deserialize(row_key)
         self._forward(key, row.value, row.prior, row.timestamp, row.headers)

@@ -32,7 +32,7 @@ from headrace.topology.operators.record_cache import FoldedTable, RecordCache
 from headrace.topology.operators.windows.emission import NEVER, EmissionProgress, Emit
 from headrace.topology.operators.windows.lateness import split_late
 from headrace.topology.operators.windows.recent_rows import RecentRows
-from headrace.topology.serdes.kept import keeper
+from headrace.topology.serdes.normalise import normaliser
 from headrace.topology.serdes.windows_serde import UNLIMITED_MS, WindowStoreSerde
 from headrace.topology.windows import Window, Windowed
 
@@ -45,7 +45,7 @@ from headrace.topology.windows import Window, Windowed
 
 
 _SEQUENCE = bytes(4)
-_KEPT_STARTS = 4096
+_CACHED_STARTS = 4096
 
 
 class WindowRows(RecordCache):
@@ -63,18 +63,18 @@ class WindowRows(RecordCache):
         "_encoded",
         "_exact",
         "_fold",
+        "_forwards_nothing",
         "_immutable",
         "_keep",
         "_old_is_read",
         "_recent",
         "_row_key",
-        "_silent",
         "_size_ms",
         "_starts",
         "buffer",
         "earliest",
         "encode_key",
-        "opened",
+        "from_stored_form",
     )
 
     def __init__(
@@ -90,7 +90,7 @@ class WindowRows(RecordCache):
         buffer = context.buffers[store]
         assert isinstance(buffer, TimedBuffer), store
         self.buffer = buffer
-        self.opened = buffer.opened
+        self.from_stored_form = buffer.from_stored_form
         row_key, self._encoded = context.serdes(store)
         assert isinstance(row_key, WindowStoreSerde), store
         assert row_key.windowed.inner is not None, store
@@ -99,7 +99,7 @@ class WindowRows(RecordCache):
         self._immutable = self._encoded.immutable and buffer.holds_objects
         self._decode = None if buffer.holds_objects else self._encoded.deserialize
         self._exact = buffer.exact
-        self._keep = keeper(self._encoded)
+        self._keep = normaliser(self._encoded)
         self._recent: RecentRows | None = None
         """Set if all rows of a key are read; aligned windows read only single rows."""
         self._old_is_read = context.old_is_read
@@ -114,14 +114,14 @@ class WindowRows(RecordCache):
         # A row that has expired in the meantime is still among the uncommitted rows.
         read = self._dirty.__getitem__ if self._immutable else self._uncommitted
         super().__init__(results, read)
-        self._silent = results is None or emits_closed
+        self._forwards_nothing = results is None or emits_closed
 
-    def _start(self, start: int) -> tuple[bytes, Window]:
-        if len(self._starts) >= _KEPT_STARTS:
+    def _add_start(self, start: int) -> tuple[bytes, Window]:
+        if len(self._starts) >= _CACHED_STARTS:
             self._starts.clear()
         window = Window(start, min(start + self._size_ms, UNLIMITED_MS))
-        self._starts[start] = known = TIMESTAMP.pack(start) + _SEQUENCE, window
-        return known
+        self._starts[start] = entry = TIMESTAMP.pack(start) + _SEQUENCE, window
+        return entry
 
     def fold(
         self,
@@ -133,8 +133,8 @@ class WindowRows(RecordCache):
         headers: Headers,
         entry: Entry | None = None,
     ) -> None:
-        """Aggregate a record into a row; `entry` is the row in the buffer's form, if known."""
-        row_key = key_bytes + (self._starts.get(start) or self._start(start))[0]
+        """Aggregate a record into a row; `entry` is the row in stored form, if known."""
+        row_key = key_bytes + (self._starts.get(start) or self._add_start(start))[0]
         if entry is None:
             entry = self._dirty.get(row_key)
         if entry is None:
@@ -143,20 +143,20 @@ class WindowRows(RecordCache):
                 entry = ABSENT
             else:
                 entry = buffer.clean.get(row_key) or buffer.load(row_key)
-        old, before = entry
+        old, row_time = entry
         if old.__class__ is bytes and self._decode is not None:
             # A separate object for each user that could change it in place.
-            held, old = old, self._decode(old)
+            stored, old = old, self._decode(old)
             new = self._fold(key, value, old)
             if self._old_is_read:
-                old = self._decode(held)
+                old = self._decode(stored)
         else:
             new = self._fold(key, value, old)
         if old is None:
             if new is None:
                 return
-        elif before > timestamp:
-            timestamp = before
+        elif row_time > timestamp:
+            timestamp = row_time
         if new.__class__ in self._exact:
             self._dirty[row_key] = (new, timestamp)  # as `put` does it, without the calls
         elif self._immutable:
@@ -164,10 +164,10 @@ class WindowRows(RecordCache):
             self._dirty[row_key] = (new, timestamp)
         else:
             self.buffer.put_unexpired(row_key, new, timestamp)
-            if not (self._silent or self._cached):
+            if not (self._forwards_nothing or self._cached):
                 new = self._keep(new)
         if self._recent is not None:
-            self._remember(key_bytes, start, row_key)
+            self._update_recent(key_bytes, start, row_key)
         self._changed(key, row_key, start, old, new, timestamp, headers)
 
     def fold_onto(
@@ -188,11 +188,11 @@ class WindowRows(RecordCache):
     ) -> None:
         """Add a row that does not exist yet, unless the value is None."""
         if value is not None:
-            row_key = key_bytes + (self._starts.get(start) or self._start(start))[0]
+            row_key = key_bytes + (self._starts.get(start) or self._add_start(start))[0]
             value = self._keep(value)
             self.buffer.put_unexpired(row_key, value, timestamp)
             if self._recent is not None:
-                self._remember(key_bytes, start, row_key)
+                self._update_recent(key_bytes, start, row_key)
             self._changed(key, row_key, start, None, value, timestamp, headers)
 
     def _changed(
@@ -207,18 +207,18 @@ class WindowRows(RecordCache):
     ) -> None:
         if old is None and start < self.earliest:
             self.earliest = start
-        if self._silent:
+        if self._forwards_nothing:
             return
         if not self._cached:
-            window = (self._starts.get(start) or self._start(start))[1]
+            window = (self._starts.get(start) or self._add_start(start))[1]
             self._forward(Windowed(key, window), new, old, timestamp, headers)
             return
-        held = self.pending.get(row_key)
-        if held is None:
-            window = (self._starts.get(start) or self._start(start))[1]
+        update = self.pending.get(row_key)
+        if update is None:
+            window = (self._starts.get(start) or self._add_start(start))[1]
             self.pending[row_key] = [Windowed(key, window), old, headers]
         else:
-            held[2] = headers
+            update[2] = headers
 
     def _uncommitted(self, row_key: bytes) -> tuple[Any, int]:
         value, timestamp = self._dirty[row_key]
@@ -226,16 +226,16 @@ class WindowRows(RecordCache):
             value = self._encoded.deserialize(value)
         return value, timestamp
 
-    def of_key(self, key_bytes: bytes, first: int, last: int) -> list[tuple[int, int, Any]]:
-        """Return start, timestamp and held value of a key's rows, the latest first.
+    def rows_of_key(self, key_bytes: bytes, first: int, last: int) -> list[tuple[int, int, Any]]:
+        """Return start, timestamp and stored value of a key's rows, the latest first.
 
-        From the first call on, rows are also kept in memory.
+        From the first call on, rows are also cached in memory.
         """
         # Not before the first record: until then the store may be under restore.
         recent = self._recent = self._recent or RecentRows(self.buffer)
         return recent.latest_first(key_bytes, max(first, self.buffer.horizon), last)
 
-    def _remember(self, key_bytes: bytes, start: int, row_key: bytes) -> None:
+    def _update_recent(self, key_bytes: bytes, start: int, row_key: bytes) -> None:
         assert self._recent is not None
         value, timestamp = self._dirty[row_key]
         if value is None:
@@ -258,7 +258,7 @@ class WindowRows(RecordCache):
                 return False
             value, timestamp = buffer.get(row_key)
             results(decode(row_key), value, None, timestamp, None)
-            progress.passed(start, row_key)
+            progress.on_emitted(start, row_key)
             budget.spend()
         progress.finish(last)
         return True
@@ -290,18 +290,18 @@ class WindowedFold(FoldedTable):
 class WindowedOperator(Operator):
     """Base of the operators of windows."""
 
-    holds_results: ClassVar[bool] = True
+    delays_results: ClassVar[bool] = True
 
     __slots__ = (
         "_closed_to",
         "_closes_after_ms",
         "_dropped",
-        "_emit_to",
+        "_is_earliest_known",
         "_keep_ms",
-        "_known",
         "_late",
         "_now",
         "_progress",
+        "_results",
         "_rows",
         "_task",
         "_time",
@@ -324,14 +324,14 @@ class WindowedOperator(Operator):
         self._task = context.task
         self._closes_after_ms = spec.closes_after_ms
         self._keep_ms = spec.keep_ms
-        self._emit_to = results if emits_closed else None
+        self._results = results if emits_closed else None
         self._progress: EmissionProgress | None = None
-        if self._emit_to is not None:
+        if self._results is not None:
             self._progress = EmissionProgress(
                 context.number("emitted"), context.number("emitted_rows")
             )
-        self._known = False
-        """Whether the earliest window that waits to be emitted was read from disk."""
+        self._is_earliest_known = False
+        """Whether the earliest window that was not emitted has been read from disk."""
         self._time = context.number("time")
         self._now = self._time.value
         self._closed_to = self._now - self._closes_after_ms if self._now >= 0 else -1
@@ -353,13 +353,13 @@ class WindowedOperator(Operator):
             self._pass_time(max(self._now, last + self._closes_after_ms))
 
     def is_due(self, time: int, /) -> bool:
-        if self._emit_to is None:
+        if self._results is None:
             return False
         return time > self._now and not (
-            self._known and self._rows.earliest > time - self._closes_after_ms
+            self._is_earliest_known and self._rows.earliest > time - self._closes_after_ms
         )
 
-    def held_from(self) -> int | None:
+    def earliest_waiting(self) -> int | None:
         if self._progress is None:
             return None
         self._find_earliest(self._progress)
@@ -379,8 +379,8 @@ class WindowedOperator(Operator):
         closed_to = timestamp - self._closes_after_ms
         if closed_to > self._closed_to:
             self._closed_to = closed_to
-            if self._emit_to is not None:
-                self._emit_closed(self._emit_to)
+            if self._results is not None:
+                self._emit_closed(self._results)
         if self._progress is not None:
             self._expire()
         elif self._keep_ms is not None and timestamp > self._keep_ms:
@@ -390,12 +390,12 @@ class WindowedOperator(Operator):
     def emits_earlier(self) -> bool:
         return self._progress is not None
 
-    def has_results_left(self) -> bool:
-        return self._progress is not None and self._progress.is_left
+    def has_remaining_results(self) -> bool:
+        return self._progress is not None and self._progress.is_incomplete
 
-    def emit_left(self) -> None:
-        if self._emit_to is not None:
-            self._emit_closed(self._emit_to)
+    def emit_remaining(self) -> None:
+        if self._results is not None:
+            self._emit_closed(self._results)
             self._expire()
 
     def _emit_closed(self, emit_to: Receive) -> None:
@@ -403,33 +403,37 @@ class WindowedOperator(Operator):
         assert progress is not None
         self._find_earliest(progress)
         if rows.earliest > closed_to:
-            if progress.is_left:  # with a longer grace period than before, they are open again
+            if (
+                progress.is_incomplete
+            ):  # with a longer grace period than before, they are open again
                 progress.finish(progress.first - 1)
             return
         is_complete = rows.emit(emit_to, progress, closed_to, self._task.emission)
         rows.earliest = self._earliest(progress.first)
-        assert is_complete or progress.is_left
+        assert is_complete or progress.is_incomplete
 
     def _find_earliest(self, progress: EmissionProgress) -> None:
-        """Look for the earliest window that was not emitted; on disk once."""
-        if not self._known:
-            self._known = True
+        """Find the earliest window that was not emitted; read from disk only once."""
+        if not self._is_earliest_known:
+            self._is_earliest_known = True
             self._rows.earliest = self._earliest(progress.first)
 
     def _earliest(self, start: int) -> int:
-        found = self._rows.buffer.earliest(start)
-        return NEVER if found is None else found
+        earliest = self._rows.buffer.earliest(start)
+        return NEVER if earliest is None else earliest
 
     def _expire(self) -> None:
         if self._keep_ms is not None and self._now > self._keep_ms:
             horizon = self._now - self._keep_ms
-            if self._progress is not None and (self._progress.is_left or not self._known):
+            if self._progress is not None and (
+                self._progress.is_incomplete or not self._is_earliest_known
+            ):
                 # While results wait for the next commit, and if the grace period was reduced,
                 # closed windows may not have been emitted yet.
                 horizon = min(horizon, self._progress.first)
             self._rows.buffer.expire(horizon)
 
-    def _too_late(self, key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+    def _report_late(self, key: Any, value: Any, timestamp: int, headers: Headers) -> None:
         self._dropped("late")
         if self._late is not None:
             self._late(key, value, None, timestamp, headers)
@@ -467,10 +471,10 @@ class AlignedFold(WindowedFold):
             return lambda time: (only,) if time >= only else ()
         if advance == size:
             return lambda time: (time - time % advance,)
-        before = size - advance
+        overlap = size - advance
 
         def starts(time: int) -> range:
-            first = time - before
+            first = time - overlap
             return range(first - first % advance if first > 0 else 0, time + 1, advance)
 
         return starts
@@ -495,23 +499,23 @@ class AlignedOperator(WindowedOperator):
             self._pass_time(min(timestamp, self._task.watermark))
         starts = self._starts(timestamp)
         if not starts or starts[0] <= self._closed_to:
-            starts = self._open(starts, key, value, timestamp, headers)
+            starts = self._open_starts(starts, key, value, timestamp, headers)
             if not starts:
                 return
         key_bytes = self._encode_key(key)
         for start in starts:
             self._fold(key, key_bytes, start, value, timestamp, headers)
 
-    def _open(
+    def _open_starts(
         self, starts: Sequence[int], key: Any, value: Any, timestamp: int, headers: Headers
     ) -> Sequence[int]:
         """Return the open windows; report the record as late for closed windows."""
         if not starts:
             self._dropped("before the first window")
             return ()
-        left = [start for start in starts if start > self._closed_to]
-        if left:
+        open_starts = [start for start in starts if start > self._closed_to]
+        if open_starts:
             self._dropped("late for some of its windows")
         else:
-            self._too_late(key, value, timestamp, headers)
-        return left
+            self._report_late(key, value, timestamp, headers)
+        return open_starts

@@ -465,7 +465,7 @@ def test_new_keys_behind_a_named_serde_are_told_of_where_nobody_names_theirs(
 ) -> None:
     builder = StreamsBuilder()
     change(builder)
-    with pytest.warns(KeySerdeWarning, match="with the default serde 'json', as none is named"):
+    with pytest.warns(KeySerdeWarning, match="with the default serde 'json', but "):
         TopologyTestDriver(builder.build())
     named = StreamsBuilder()
     change(named, key=serdes.json)
@@ -508,7 +508,7 @@ def test_of_new_keys_that_serde_is_proposed_first_which_theirs_may_be(
     builder = StreamsBuilder()
     orders = builder.stream("orders", key=serdes.string, value=serdes.json)
     orders.select_key(function).to("out")
-    said = f"name the serde of the new keys at the step that writes them: {advice}"
+    said = f"set the serde of the new keys at the step that writes them: {advice}"
     with pytest.warns(KeySerdeWarning, match=said):
         TopologyTestDriver(builder.build())
 

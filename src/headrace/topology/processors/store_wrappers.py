@@ -62,9 +62,7 @@ class WrappedStore:
 
     def encoded(self, key: Any, serde: AnySerde | None = None) -> bytes:
         if key is None:
-            raise MisuseValueError(
-                f"store {self.name!r} was given None as a key; its rows have keys"
-            )
+            raise MisuseValueError(f"store {self.name!r} requires a key, not None")
         return (serde or self.key).serialize(key)
 
     def time(self, time: int) -> int:
@@ -96,7 +94,7 @@ class WrappedStore:
             yield row_key, value, timestamp
 
 
-Face = Callable[[WrappedStore], Any]
+StoreFactory = Callable[[WrappedStore], Any]
 
 
 class _KeyValue(Generic[K, V]):
@@ -122,7 +120,7 @@ class _KeyValue(Generic[K, V]):
         if value is None:
             self.delete(key)
         else:
-            self._rows.buffer.put(self._rows.encoded(key), *self._kept(value))
+            self._rows.buffer.put(self._rows.encoded(key), *self._to_stored(value))
 
     def put_if_absent(self, key: K, value: V) -> V | None:
         """Write a row unless the key has a value; return the existing value, or None."""
@@ -198,7 +196,7 @@ class _KeyValue(Generic[K, V]):
         shown: V = value
         return shown
 
-    def _kept(self, value: V) -> tuple[Any, int]:
+    def _to_stored(self, value: V) -> tuple[Any, int]:
         return value, self._rows.timestamp()
 
 
@@ -232,8 +230,8 @@ class KeyValueStore(_KeyValue[K, V]):
 
     def get(self, key: K) -> V | None:
         """Return the value of a key, or None."""
-        found: V | None = self._get(self._encode(key) if key is not None else self._no_key())[0]
-        return found
+        value: V | None = self._get(self._encode(key) if key is not None else self._no_key())[0]
+        return value
 
     def put(self, key: K, value: V | None) -> None:
         """Write a row; a value of None deletes it."""
@@ -283,9 +281,9 @@ class TimestampedKeyValueStore(_KeyValue[K, ValueAndTimestamp[V]]):
     def _shown(self, value: Any, timestamp: int) -> ValueAndTimestamp[V]:
         return ValueAndTimestamp(value, timestamp)
 
-    def _kept(self, value: ValueAndTimestamp[V]) -> tuple[Any, int]:
-        kept, timestamp = value
-        return kept, self._rows.time(timestamp)
+    def _to_stored(self, value: ValueAndTimestamp[V]) -> tuple[Any, int]:
+        plain_value, timestamp = value
+        return plain_value, self._rows.time(timestamp)
 
 
 # Rows of a global table, for processors.

@@ -21,7 +21,7 @@ from headrace.topology.graph.graph import AnySerde, Graph, Node, SourceNode, Sub
 
 
 @dataclass(frozen=True, slots=True)
-class KeyMeeting:
+class KeyMismatch:
     """Two sources whose keys are used in the same store, but are or may be encoded differently.
 
     Args:
@@ -39,66 +39,69 @@ class KeyMeeting:
     refused: bool
 
     def __str__(self) -> str:
-        one, other = (
+        first, second = (
             _read_with(source, serde)
             for source, serde in zip(self.sources, self.serdes, strict=True)
         )
-        meet = f"keys of {self.node}, in store {self.store!r}: {one}, {other}"
+        keys = f"keys of {self.node}, in store {self.store!r}: {first}, {second}"
         if not self.certain:
             return (
-                f"{meet}. Equal keys match only if both serdes encode them equally, which is "
+                f"{keys}. Equal keys match only if both serdes encode them equally, which is "
                 "unknown: use the same serde object for both"
             )
         advice = _advice(self.sources, self.serdes)
         if not self.refused:
             return (
-                f"{meet}. Equal keys are encoded differently, so they may be in other partitions, "
+                f"{keys}. Equal keys are encoded differently, so they may be in other partitions, "
                 f"where a processor does not find them; if it looks for equal keys: {advice}"
             )
         return (
-            f"{meet}. Equal keys are encoded differently, so they are in different partitions and "
+            f"{keys}. Equal keys are encoded differently, so they are in different partitions and "
             f"never match; {advice}"
         )
 
 
-def refuse_unequal_keys(topology: Graph, default_key: AnySerde) -> None:
+def require_matching_keys(topology: Graph, default_key: AnySerde) -> None:
     """Raise if the topology joins or aggregates keys that are encoded differently."""
-    found = [m for m in key_meetings(topology, default_key) if m.refused]
-    if found:
-        raise TopologyError("\n".join(map(str, found)))
+    refused = [m for m in key_mismatches(topology, default_key) if m.refused]
+    if refused:
+        raise TopologyError("\n".join(map(str, refused)))
 
 
-def key_meetings(topology: Graph, default_key: AnySerde) -> Iterator[KeyMeeting]:
+def key_mismatches(topology: Graph, default_key: AnySerde) -> Iterator[KeyMismatch]:
     """Yield each pair of sources with keys in the same store that may be encoded differently.
 
     >>> from headrace import StreamsBuilder, serdes
     >>> builder = StreamsBuilder()
     >>> both = builder.stream("a", key=serdes.string).merge(builder.stream("b"))
     >>> _ = both.group_by_key().count(store="counts")
-    >>> [found] = key_meetings(builder.build(), serdes.json)
-    >>> found.store, [serde.name for serde in found.serdes], found.refused
+    >>> [mismatch] = key_mismatches(builder.build(), serdes.json)
+    >>> mismatch.store, [serde.name for serde in mismatch.serdes], mismatch.refused
     ('counts', ['string', 'json'], True)
     """
     chosen = {s.topic for s in topology.sinks if s.internal and s.partitioner is not None}
     for sub in topology.sub_topologies:
         reported: set[frozenset[str]] = set()
-        meetings = _meetings(sub, chosen, default_key)
-        for found in sorted(meetings, key=lambda meeting: not meeting.refused):
-            names = frozenset(source.name for source in found.sources)
+        mismatches = _mismatches(sub, chosen, default_key)
+        for mismatch in sorted(mismatches, key=lambda mismatch: not mismatch.refused):
+            names = frozenset(source.name for source in mismatch.sources)
             if names not in reported:
                 reported.add(names)
-                yield found
+                yield mismatch
 
 
-def inputs_that_meet(
+def copartitioned_inputs(
     sub: SubTopology, *, own: Collection[object], chosen: Iterable[object]
 ) -> frozenset[str]:
-    """Return the external topics whose keys must match keys that the application writes itself.
+    """Return the external topics that must be co-partitioned with the application's own topics.
 
-    Excluded are topics in `own`, written by the hash of keys, in `chosen`, written by a function's
-    choice, and topics with windowed keys, whose partitions do not depend on all bytes.
+    Args:
+        own: the topics that the application writes by the hash of keys.
+        chosen: the topics that it writes to partitions that a function chooses; their readers are
+            not checked. Nor are topics with windowed keys, whose partitions do not depend on all
+            bytes.
     """
-    found: set[str] = set()
+    topics: set[str] = set()
     read = _sources_above(sub, frozenset(chosen))
     nodes = {source.name: source for source in sub.sources}
     for store in sub.stores:
@@ -106,17 +109,17 @@ def inputs_that_meet(
         names = {n for u in users if not u.reads_any_key(store.name) for n in _inputs(u, read)}
         sources = [nodes[name] for name in names]
         if any(topic in own for source in sources for topic in source.topics):
-            found.update(t for s in sources if not _is_windowed(s.key) for t in s.topics)
-    return frozenset(found.difference(own))
+            topics.update(t for s in sources if not _is_windowed(s.key) for t in s.topics)
+    return frozenset(topics.difference(own))
 
 
 def _is_windowed(key: AnySerde | None) -> bool:
     return key is not None and partitioned_by(key) is not key
 
 
-def _meetings(
+def _mismatches(
     sub: SubTopology, chosen: Iterable[object], default_key: AnySerde
-) -> Iterator[KeyMeeting]:
+) -> Iterator[KeyMismatch]:
     read = _sources_above(sub, frozenset(chosen))
     nodes = {source.name: source for source in sub.sources}
     for store in sub.stores:
@@ -125,14 +128,14 @@ def _meetings(
         for refused, among in ((True, strict), (False, users)):
             names = dict.fromkeys(name for node in among for name in _inputs(node, read))
             sources = [nodes[name] for name in names]
-            for one, other in combinations(sources, 2):
-                serdes = one.key or default_key, other.key or default_key
+            for first, second in combinations(sources, 2):
+                serdes = first.key or default_key, second.key or default_key
                 same = same_bytes(partitioned_by(serdes[0]), partitioned_by(serdes[1]))
                 if not same:
-                    yield KeyMeeting(
+                    yield KeyMismatch(
                         store.name,
-                        next(node.name for node in among if other.name in _inputs(node, read)),
-                        (one, other),
+                        next(node.name for node in among if second.name in _inputs(node, read)),
+                        (first, second),
                         serdes,
                         certain=same is False,
                         refused=refused and same is False,
@@ -141,21 +144,23 @@ def _meetings(
 
 def _sources_above(sub: SubTopology, chosen: frozenset[object]) -> Mapping[str, tuple[str, ...]]:
     """Return, by node, the sources that its records are partitioned like, if by key."""
-    found: dict[str, tuple[str, ...]] = {}
+    sources: dict[str, tuple[str, ...]] = {}
     for node in sub.nodes:
         if node.as_source is not None:
-            found[node.name] = () if chosen.intersection(node.reads_topics) else (node.name,)
+            sources[node.name] = () if chosen.intersection(node.reads_topics) else (node.name,)
         elif node.changes_key:
-            found[node.name] = ()
+            sources[node.name] = ()
         elif node.partitioned_like is not None:
-            found[node.name] = found[node.partitioned_like]  # responses are sent to the row's task
+            sources[node.name] = sources[
+                node.partitioned_like
+            ]  # responses are sent to the row's task
         else:
-            found[node.name] = _inputs(node, found)
-    return found
+            sources[node.name] = _inputs(node, sources)
+    return sources
 
 
-def _inputs(node: Node, found: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(name for parent in node.parents for name in found[parent]))
+def _inputs(node: Node, sources: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(name for parent in node.parents for name in sources[parent]))
 
 
 def _read_with(source: SourceNode, serde: AnySerde) -> str:
@@ -171,10 +176,10 @@ def _advice(sources: tuple[SourceNode, SourceNode], serdes: tuple[AnySerde, AnyS
             f"{written_as(serdes[0])} or {written_as(serdes[1])}"
         )
     (n,) = unnamed
-    source, wanted = sources[n], written_as(serdes[1 - n])
+    source, argument = sources[n], written_as(serdes[1 - n])
     if source.internal:
-        return f"write {wanted} at the step that sends keys through {', '.join(source.topics)}"
+        return f"write {argument} at the step that sends keys through {', '.join(source.topics)}"
     return (
-        f"write {wanted} where {', '.join(source.topics)} is read, if its keys are encoded so; "
+        f"write {argument} where {', '.join(source.topics)} is read, if its keys are encoded so; "
         "otherwise send them through .repartition() with it"
     )

@@ -1,4 +1,4 @@
-"""Whether batching the results of an operator can change the order of records.
+"""Check whether batching the results of an operator can change the order of records.
 
 An operator that batches records forwards their results together, in order. A linear path downstream
 receives the same records in the same order as without batching. But if its results mix with records
@@ -17,48 +17,48 @@ ANY_TOPIC = ""
 """Placeholder for the topic of a sink whose function chooses it."""
 
 
-def meets_others(sub: SubTopology, node: Node, *, in_runs: bool) -> bool:
+def mixes_downstream(sub: SubTopology, node: Node, *, same_source: bool) -> bool:
     """Whether nodes downstream also process records that do not pass through the node.
 
-    With `in_runs`, only records of the same source count: the node forwards all results before
-    records of another source are processed.
+    With `same_source`, only records of the node's own sources count: the node forwards all results
+    before records of another source are processed.
     """
-    below = _below(sub, node)
-    mine = _sources(sub, node)
-    beside = [
+    names_downstream = _names_downstream(sub, node)
+    sources = _sources(sub, node)
+    downstream = [other for other in sub.nodes if other.name in names_downstream]
+    others = [
         other
         for other in sub.nodes
-        if other.name not in below
+        if other.name not in names_downstream
         and other is not node
-        and (not in_runs or _sources(sub, other) & mine)
+        and (not same_source or _sources(sub, other) & sources)
     ]
-    followers = [other for other in sub.nodes if other.name in below]
-    if any(other.needs_record and not other.gathers for other in followers):
+    if any(child.needs_record and not child.batches_records for child in downstream):
         return True
-    names = {other.name for other in beside}
-    if any(names.intersection(other.parents) for other in followers):
+    names = {other.name for other in others}
+    if any(names.intersection(child.parents) for child in downstream):
         return True
-    if _stores(beside) & _stores(followers):
+    if _stores(others) & _stores(downstream):
         return True
-    theirs, ours = _topics(beside), _topics(followers)
-    either = ANY_TOPIC in theirs or ANY_TOPIC in ours
-    return bool(theirs & ours) or (either and bool(theirs) and bool(ours))
+    other_topics, topics = _topics(others), _topics(downstream)
+    is_unknown = ANY_TOPIC in other_topics or ANY_TOPIC in topics
+    return bool(other_topics & topics) or (is_unknown and bool(other_topics) and bool(topics))
 
 
-def _below(sub: SubTopology, node: Node) -> set[str]:
-    found: set[str] = set()
+def _names_downstream(sub: SubTopology, node: Node) -> set[str]:
+    downstream: set[str] = set()
     names = [node.name]
     while names:
-        children = [child.name for child in sub.children(names.pop()) if child.name not in found]
-        found.update(children)
+        children = [c.name for c in sub.children(names.pop()) if c.name not in downstream]
+        downstream.update(children)
         names += children
-    return found
+    return downstream
 
 
 def _sources(sub: SubTopology, node: Node) -> set[str]:
     """Return the sources whose records may reach a node."""
     nodes = by_name(sub.nodes)
-    found: set[str] = set()
+    sources: set[str] = set()
     seen: set[str] = set()
     names = [node.name]
     while names:
@@ -67,9 +67,9 @@ def _sources(sub: SubTopology, node: Node) -> set[str]:
             continue
         seen.add(name)
         if nodes[name].as_source is not None:
-            found.add(name)
+            sources.add(name)
         names += nodes[name].parents
-    return found
+    return sources
 
 
 def _stores(nodes: Iterable[Node]) -> set[str]:

@@ -1,4 +1,4 @@
-"""Creation of the operators of a task, and of the views of its tables."""
+"""Factory of the operators of a task, and of the views of its tables."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from headrace.topology.compile.codegen import CompileOptions, has_its_own, needs_old
-from headrace.topology.compile.meeting import meets_others
+from headrace.topology.compile.batch_order import mixes_downstream
+from headrace.topology.compile.codegen import CompileOptions, needs_old, owns_records
 from headrace.topology.context.context import Operator as RunningOperator
 from headrace.topology.context.context import (
     OperatorContext,
     Receive,
     TableView,
-    no_row,
+    empty_row,
     raise_earlier,
-    stop,
+    raise_error,
 )
 from headrace.topology.context.environment import TaskEnvironment
 from headrace.topology.context.number import Number
@@ -31,7 +31,7 @@ from headrace.topology.graph.graph import (
     by_name,
 )
 from headrace.topology.operators.record_cache import StoredRows, to_all
-from headrace.topology.processors.store_faces import (
+from headrace.topology.processors.store_wrappers import (
     GlobalView,
     ReadOnlyStore,
     WrappedStore,
@@ -40,7 +40,7 @@ from headrace.topology.processors.store_faces import (
 from headrace.topology.processors.stores import open_store
 
 
-class OperatorMaker:
+class OperatorFactory:
     """Factory of the operators of a task, in the order of their nodes.
 
     Args:
@@ -55,15 +55,15 @@ class OperatorMaker:
         self._stores = {store.name: store for store in sub.stores}
         self._options = options
         self._environment = environment
-        self._unreadable = no_row if options.handles_errors else raise_earlier
+        self._row_error = empty_row if options.handles_errors else raise_earlier
         self._shared: dict[Any, Any] = {}
-        self.made: dict[str, RunningOperator] = {}
+        self.operators: dict[str, RunningOperator] = {}
 
     def make(self, name: str, children: Mapping[str, Receive]) -> RunningOperator:
         node = self._nodes[name]
         assert isinstance(node, OperatorNode), name
-        self.made[name] = made = node.spec.make(self._context(node, children))
-        return made
+        self.operators[name] = operator = node.spec.make(self._context(node, children))
+        return operator
 
     def _context(self, node: OperatorNode, children: Mapping[str, Receive]) -> OperatorContext:
         environment, options = self._environment, self._options
@@ -82,13 +82,17 @@ class OperatorMaker:
             task=environment.task,
             old_is_read=needs_old(self._sub, node),
             open_store=partial(self._open_store, node),
-            failed=partial(environment.failed, node.name) if options.handles_errors else stop,
-            let_go=partial(environment.let_go, node.name, answer="dead_letter"),
-            at_once=node.gathers and meets_others(self._sub, node, in_runs=True),
-            in_runs=node.gathers and meets_others(self._sub, node, in_runs=False),
-            has_its_own=has_its_own(self._sub, node),
-            told_late=self._forwards_later,
-            unreadable=self._unreadable,
+            failed=partial(environment.failed, node.name)
+            if options.handles_errors
+            else raise_error,
+            send_dead_letter=partial(environment.let_go, node.name, answer="dead_letter"),
+            flush_each_record=node.batches_records
+            and mixes_downstream(self._sub, node, same_source=True),
+            flush_each_run=node.batches_records
+            and mixes_downstream(self._sub, node, same_source=False),
+            owns_records=owns_records(self._sub, node),
+            forwards_later=self._forwards_later,
+            row_error=self._row_error,
         )
 
     def _forwards_later(self, table: str) -> bool:
@@ -106,8 +110,8 @@ class OperatorMaker:
         return self._environment.number(f"{name}.{owner or node}")
 
     def _serdes(self, store: str) -> tuple[AnySerde, AnySerde]:
-        found = self._stores[store]
-        return found.key or self._options.default_key, found.value or self._options.default_value
+        serdes = self._stores[store]
+        return serdes.key or self._options.default_key, serdes.value or self._options.default_value
 
     def _open_store(self, node: OperatorNode, name: str) -> Any:
         """Return a store's public object, which is shared within the task."""
@@ -115,10 +119,10 @@ class OperatorMaker:
         if isinstance(view, GlobalView):
             return ReadOnlyStore(name, view)
         if name not in node.uses:
-            has = ", ".join(node.uses) or "none"
+            connected = ", ".join(node.uses) or "none"
             raise TopologyError(
-                f"processor {node.name!r} is not connected with a store {name!r}, it has {has}; "
-                "give it stores=, or use connect_processor_and_state_stores"
+                f"processor {node.name!r} is not connected with store {name!r} (its stores: "
+                f"{connected}). Pass stores=, or call connect_processor_and_state_stores"
             )
         opened = self._shared.get(("open store", name))
         if opened is None:
@@ -151,7 +155,7 @@ class OperatorMaker:
             assert node.function is not None
             rows = self._view(node.parents[0])
             mapped = _MappedVersions if hasattr(rows, "get_as_of") else _MappedRows
-            return mapped(rows, node.function, self._unreadable)
+            return mapped(rows, node.function, self._row_error)
         raise TopologyError(f"{name!r} is not a table with a store; give it store=")
 
     def _global_view(self, name: str) -> TableView:
@@ -159,7 +163,7 @@ class OperatorMaker:
             return self._environment.global_views[name]
         except KeyError:
             raise TopologyError(
-                f"{name!r} is a global table, which this test runner does not support; use "
+                f"{name!r} is a global table, which this test runner does not support. Use "
                 "TopologyTestDriver, or run the application"
             ) from None
 
@@ -167,24 +171,24 @@ class OperatorMaker:
 class _MappedRows:
     """View of the rows of a filtered or mapped table."""
 
-    __slots__ = ("_function", "_rows", "_unreadable")
+    __slots__ = ("_function", "_row_error", "_rows")
 
     def __init__(
         self,
         rows: TableView,
         function: Function,
-        unreadable: Callable[[Exception, int], tuple[None, int]],
+        row_error: Callable[[Exception, int], tuple[None, int]],
     ) -> None:
         self._rows = rows
         self._function = function
-        self._unreadable = unreadable
+        self._row_error = row_error
 
     def get(self, key: Any, /) -> tuple[Any, int]:
         value, timestamp = self._rows.get(key)
         try:
             return self._function(key, value), timestamp
         except Exception as error:
-            return self._unreadable(error, timestamp)
+            return self._row_error(error, timestamp)
 
 
 class _MappedVersions(_MappedRows):
@@ -198,4 +202,4 @@ class _MappedVersions(_MappedRows):
         try:
             return self._function(key, value), since
         except Exception as error:
-            return self._unreadable(error, since)
+            return self._row_error(error, since)

@@ -3,6 +3,8 @@
     process ─► pending ─► joined ─► result ─► the nodes downstream
                until the batch is full, the run ends, or a flush
 
+A run is the part of a polled batch that is processed without a pause.
+
 The calls for a batch run together, so their latencies overlap. A flush forwards all results, so no
 call is in flight at a commit, and no state must be restored: after an abort the calls are repeated
 with the same idempotency keys.
@@ -19,7 +21,7 @@ from headrace.topology.context.calls import Call
 from headrace.topology.context.context import Headers, Operator, OperatorContext
 
 
-class Gathered:
+class BatchedRecord:
     """A record that waits for its result.
 
     Args:
@@ -60,21 +62,21 @@ class Gathered:
         )
 
 
-class Gathering(Operator):
+class BatchingOperator(Operator):
     """Base of operators that batch records.
 
     Args:
         limit: maximum number of records in a batch.
-        at_once: whether each record is its own batch.
+        flush_each_record: whether each record is its own batch.
         wait_ms: how long a batch may wait for records of further runs; None does not wait.
     """
 
     __slots__ = (
         "_context",
+        "_flush_batch",
         "_last",
         "_limit",
         "_number",
-        "_release",
         "_task",
         "_wait_ms",
         "is_full",
@@ -86,23 +88,23 @@ class Gathering(Operator):
         context: OperatorContext,
         limit: int,
         *,
-        at_once: bool,
+        flush_each_record: bool,
         wait_ms: int | None = None,
     ) -> None:
         self._context = context
         self._task = context.task
-        self._limit = 1 if at_once or not context.task.calls.gathers else limit
-        self._wait_ms = None if context.in_runs else wait_ms
+        self._limit = 1 if flush_each_record or not context.task.calls.batches_records else limit
+        self._wait_ms = None if context.flush_each_run else wait_ms
         self._last: Any = None
         self._number = 0
-        self._release: Any = None
-        self.pending: dict[int, Gathered] = {}
+        self._flush_batch: Any = None
+        self.pending: dict[int, BatchedRecord] = {}
         self.is_full = False
         """Whether the batch must be forwarded now; checked after each record."""
 
     def released_by(self, release: Any) -> None:
-        """Set the function that forwards the results."""
-        self._release = release
+        """Set the function that forwards the results of the batch."""
+        self._flush_batch = release
 
     @property
     def ends_with_run(self) -> bool:
@@ -118,35 +120,39 @@ class Gathering(Operator):
         else:
             self._last, self._number = message, 0
         record = (key, value, timestamp, headers)
-        pending[count] = Gathered(message, record, self._number, task.timestamp)
+        pending[count] = BatchedRecord(message, record, self._number, task.timestamp)
         if count == 0 and self._wait_ms is not None:
-            task.release_at(self._context.node, task.now_ms() + self._wait_ms, self._release)
+            task.flush_at(self._context.node, task.now_ms() + self._wait_ms, self._flush_batch)
         self.is_full = count + 1 >= self._limit
 
-    def joined(self) -> Iterator[Gathered]:
-        """Run the calls of the batch; yield each record with the task's state at its arrival."""
+    def joined(self) -> Iterator[BatchedRecord]:
+        """End the batch and yield its records with their results.
+
+        While a record is forwarded, the task has the message and the time of its arrival.
+        """
         if not self.pending:
             return
         task = self._task
-        task.released(self._context.node)
+        task.cancel_flush(self._context.node)
         if self._limit > 1:
             task.has_waited = True
-        held = list(self.pending.values())
+        records = list(self.pending.values())
         self.pending.clear()
         self.is_full = False
-        held = self._called(held)
+        records = self._run_batch(records)
         outer = task.record, task.timestamp
         try:
-            for one in held:
-                task.record, task.timestamp, task.batched = one.message, one.task_time, one
-                yield one
+            for batched in records:
+                task.record, task.timestamp = batched.message, batched.task_time
+                task.batched = batched
+                yield batched
             task.batched = None  # not after an error, which is reported with this record
         finally:
             task.record, task.timestamp = outer
 
-    def _called(self, held: list[Gathered]) -> list[Gathered]:
-        """Run the calls for some records; return the records in the order of their results."""
+    def _run_batch(self, records: list[BatchedRecord]) -> list[BatchedRecord]:
+        """Set the results of some records; return the records in the order to forward them."""
         raise NotImplementedError
 
     def flush(self) -> None:
-        self._release()
+        self._flush_batch()

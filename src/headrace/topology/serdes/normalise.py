@@ -1,4 +1,4 @@
-"""Values as a store holds them: the values that their bytes decode to.
+"""Normalised values: the values that a store contains, which their bytes decode to.
 
 A row is read from its bytes after a commit, an eviction or a crash, and from memory otherwise. So a
 value that does not decode to itself is replaced by its decoded form when it is put: 1 by 1.0 in a
@@ -53,18 +53,19 @@ def is_by_string(serde: Serde[Any]) -> bool:
     return serde.__class__ in (StringSerde, JsonSerde)
 
 
-def keeper(serde: Serde[Any]) -> Callable[[Any], Any]:
+def normaliser(serde: Serde[Any]) -> Callable[[Any], Any]:
     """Return a function that converts a value to its stored form; None, a deletion, stays None.
 
     >>> from headrace import serdes
-    >>> keeper(serdes.double)(1), keeper(serdes.json)((1, [2])), keeper(serdes.json)(None)
+    >>> to_json = normaliser(serdes.json)
+    >>> normaliser(serdes.double)(1), to_json((1, [2])), to_json(None)
     (1.0, [1, [2]], None)
     """
-    return partial(kept, serde)
+    return partial(normalised, serde)
 
 
-def kept(serde: Serde[Any], value: Any) -> Any:
-    """Return the form of a value that a store with this value serde holds."""
+def normalised(serde: Serde[Any], value: Any) -> Any:
+    """Return a value as a store with this value serde returns it."""
     if value is None or value.__class__ in getattr(serde, "exact", _NONE):
         return value
     normalise = getattr(serde, "normalise", None)
@@ -76,16 +77,16 @@ def own_copy(serde: Serde[Any]) -> Callable[[Any], Any]:
 
     >>> from headrace import serdes
     >>> given = [1, {"a": (2.5,)}]
-    >>> found = own_copy(serdes.json)(given)
-    >>> found, found is given
+    >>> copy = own_copy(serdes.json)(given)
+    >>> copy, copy is given
     ([1, {'a': [2.5]}], False)
     """
     if serde.immutable:
-        return keeper(serde)
+        return normaliser(serde)
     return partial(_copied, serde)
 
 
 def _copied(serde: Serde[Any], value: Any) -> Any:
     if value.__class__ in ATOMS:
-        return kept(serde, value)
+        return normalised(serde, value)
     return serde.deserialize(serde.serialize(value))

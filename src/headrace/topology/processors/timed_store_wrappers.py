@@ -1,6 +1,6 @@
 """Wrappers of window and session stores for processors.
 
-See `headrace.topology.processors.store_faces` for the rules of iteration and order. Both kinds
+See `headrace.topology.processors.store_wrappers` for the rules of iteration and order. Both kinds
 expire rows by the store's own time, the largest time that was put: rows that are a retention or
 more older are immediately invisible to every reader, and a put of such a row is dropped and
 counted. That time survives restarts. The rows of a DSL table's store are expired by the table's
@@ -17,7 +17,7 @@ from typing import Any, Generic, TypeVar
 from headrace.state.codec import TIMESTAMP
 from headrace.state.layout import session_end, window_start
 from headrace.state.timed import TimedBuffer
-from headrace.topology.processors.store_faces import ValueAndTimestamp, WrappedStore
+from headrace.topology.processors.store_wrappers import ValueAndTimestamp, WrappedStore
 from headrace.topology.serdes.windows_serde import SessionWindowedSerde, WindowStoreSerde
 from headrace.topology.windows import Windowed
 
@@ -141,7 +141,7 @@ class _WindowRows(_TimedStore[K], Generic[K, V]):
         else:
             row_key += bytes(_SEQUENCE_BYTES)
         if value is not None:
-            self._buffer.put(row_key, *self._kept(value))
+            self._buffer.put(row_key, *self._to_stored(value))
         elif self._buffer.get(row_key)[0] is not None:
             self._buffer.put(row_key, None, self._rows.timestamp())
 
@@ -150,8 +150,8 @@ class _WindowRows(_TimedStore[K], Generic[K, V]):
 
         With `retain_duplicates` it is the first value that was put.
         """
-        found = next(self.fetch(key, start, start), None)
-        return None if found is None else found[1]
+        row = next(self.fetch(key, start, start), None)
+        return None if row is None else row[1]
 
     def fetch(self, key: K, start: int, end: int) -> Iterator[tuple[int, V]]:
         """Yield start and value of the key's windows whose start is between two times, both
@@ -221,7 +221,7 @@ class _WindowRows(_TimedStore[K], Generic[K, V]):
         shown: V = value
         return shown
 
-    def _kept(self, value: V) -> tuple[Any, int]:
+    def _to_stored(self, value: V) -> tuple[Any, int]:
         return value, self._rows.timestamp()
 
 
@@ -262,9 +262,9 @@ class TimestampedWindowStore(_WindowRows[K, ValueAndTimestamp[V]]):
     def _shown(self, value: Any, timestamp: int) -> ValueAndTimestamp[V]:
         return ValueAndTimestamp(value, timestamp)
 
-    def _kept(self, value: ValueAndTimestamp[V]) -> tuple[Any, int]:
-        kept, timestamp = value
-        return kept, self._rows.time(timestamp)
+    def _to_stored(self, value: ValueAndTimestamp[V]) -> tuple[Any, int]:
+        plain_value, timestamp = value
+        return plain_value, self._rows.time(timestamp)
 
 
 class SessionStore(_TimedStore[K], Generic[K, V]):
@@ -386,7 +386,7 @@ class SessionStore(_TimedStore[K], Generic[K, V]):
 
 
 @dataclass(frozen=True, slots=True)
-class WindowFace:
+class WindowStoreFactory:
     """Factory of window store wrappers that expire their rows."""
 
     retention_ms: int | None = None
@@ -401,7 +401,7 @@ class WindowFace:
 
 
 @dataclass(frozen=True, slots=True)
-class SessionFace:
+class SessionStoreFactory:
     """Factory of session store wrappers that expire their rows."""
 
     retention_ms: int | None = None
