@@ -100,6 +100,14 @@ def test_a_paused_worker_is_not_ready() -> None:
     assert ready(found, NOW_S, HALF_A_MINUTE).reasons == ("worker 0 is paused",)
 
 
+@pytest.mark.parametrize("within", [None, HALF_A_MINUTE])
+def test_a_task_that_cannot_commit_is_not_ready(within: timedelta | None) -> None:
+    inputs = (input_snapshot(behind_ms=0),)
+    stalled = task_snapshot(0, stalled_s=301.0, inputs=inputs)
+    found = ready(of_tasks(stalled, task_snapshot(1, inputs=inputs)), NOW_S + 2, within)
+    assert found.reasons == ("worker 0: 0_0 has committed nothing for 303 s",)
+
+
 def test_a_worker_that_crashed_or_is_silent_is_not_ready() -> None:
     snapshot = application_snapshot(workers=1)
     gone = replace(snapshot.workers[0], pid=None, state="killed by SIGKILL")

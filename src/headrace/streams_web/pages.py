@@ -175,7 +175,8 @@ def ready(health: HealthSnapshot, now_s: float, within: timedelta | None = None)
 
     Each task runs, or has stopped running or was assigned to its worker `within` the time; no input
     is further behind, and no worker's report is older. None requires that all tasks run, and
-    ignores how far behind they are. A worker that restarts, connects or is paused is never ready.
+    ignores how far behind they are. A worker that restarts, connects, is paused or has a task that
+    cannot commit is never ready.
     """
     reasons = [] if health.is_loaded else ["the application is not loaded yet"]
     left = without_taken(health.snapshot)
@@ -198,6 +199,13 @@ def _of_worker(view: WorkerView, now_s: float, within: timedelta | None) -> list
         return [f"{name} has not reported for {age_s:.0f} s"]
     if snapshot.is_paused:
         return [f"{name} is paused"]
+    stalled = [
+        f"{name}: {task.id} has committed nothing for {task.stalled_s + age_s:.0f} s"
+        for task in snapshot.tasks
+        if task.stalled_s
+    ]
+    if stalled:
+        return stalled
     if within is None:
         # A worker without assigned tasks is ready to take over.
         is_well = all(task.state == "running" for task in snapshot.tasks)

@@ -525,6 +525,39 @@ def test_how_long_a_task_has_not_run_goes_on_through_all_that_it_waits_for(
     assert task(facts(bench), "0_0").unready_s == 0
 
 
+def test_a_task_is_stalled_if_it_processes_records_and_never_commits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bench = WorkerBench().start()
+    facts(bench)
+    limit_ms = bench.config.task_timeout_ms + bench.config.commit_interval_ms
+    monkeypatch.setattr(type(bench.worker), "_commit_if_due", lambda *_: None)
+    bench.send("a")
+    for _ in range(3):
+        bench.turns()
+        assert task(facts(bench), "0_0").stalled_s == 0
+        bench.consumer.fail(AbortableError("told to"))
+        bench.turns()
+        bench.clock.pass_ms(limit_ms // 3)
+    found = facts(bench)
+    assert (found.processed, found.committed, found.aborted) == (4, 0, 3)
+    assert task(found, "0_0").stalled_s > limit_ms / 1000
+    assert task(found, "0_1").stalled_s == 0
+    monkeypatch.undo()
+    bench.commit()
+    assert task(facts(bench), "0_0").stalled_s == 0
+
+
+def test_a_task_without_records_is_not_stalled() -> None:
+    bench = WorkerBench().start()
+    bench.send("a")
+    bench.turns()
+    bench.commit()
+    facts(bench)
+    bench.clock.pass_ms(bench.config.task_timeout_ms * 10)
+    assert task(facts(bench), "0_0").stalled_s == 0
+
+
 def test_stores_are_looked_at_by_turns_as_far_as_the_time_goes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

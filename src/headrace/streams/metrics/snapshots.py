@@ -207,6 +207,8 @@ class TaskSnapshot:
         stream_time_ms: its stream time in milliseconds since 1970, or -1.
         skew: the largest skew between the partitions that bound its stream time: its own inputs, or
             the inputs of the tasks that write its repartition topics.
+        stalled_s: time since it processed a first record after its last commit, in seconds; 0 until
+            it exceeds task.timeout.ms (at least a minute) and commit.interval.ms together.
     """
 
     id: str
@@ -221,6 +223,7 @@ class TaskSnapshot:
     unready_s: float = 0.0
     stream_time_ms: int = -1
     skew: SkewSnapshot | None = None
+    stalled_s: float = 0.0
 
     @property
     def lag(self) -> int | None:

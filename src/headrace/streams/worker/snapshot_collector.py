@@ -49,6 +49,9 @@ estimated until then."""
 STORES_MOST_S = 0.005
 """Maximum seconds per snapshot to measure stores; other stores keep their last values."""
 
+STALLED_MS = 60_000
+"""Minimum time without a commit, over its interval; task.timeout.ms may be shorter."""
+
 NO_COUNTERS = TaskCounters()
 
 
@@ -129,6 +132,21 @@ class _Size:
 
 
 @dataclass(slots=True)
+class _Uncommitted:
+    """Work of a task since its last commit, over aborts.
+
+    Args:
+        offsets: the committed offsets of its inputs.
+        processed: number of processed records at the last commit.
+        since_s: time when more records than that were seen first.
+    """
+
+    offsets: Sequence[int]
+    processed: int
+    since_s: float | None = None
+
+
+@dataclass(slots=True)
 class SnapshotCollector:
     """Collector of a worker's snapshots, run in its thread between two iterations.
 
@@ -149,6 +167,7 @@ class SnapshotCollector:
     """State of each task, and the time since when it has that state."""
     _ran_s: dict[TaskId, float] = field(default_factory=dict)
     """Time when each task was last running, or was assigned."""
+    _uncommitted: dict[TaskId, _Uncommitted] = field(default_factory=dict)
     _backlog: Backlog | None = None
 
     def __post_init__(self) -> None:
@@ -229,6 +248,7 @@ class SnapshotCollector:
         running = [task for state, task in states.values() if state == "running" and task]
         tps = [tp for task in running for tp in task.inputs]
         positions = self.parts.dependencies.consumer.positions(tps) if tps else {}
+        self._uncommitted = {t: u for t, u in self._uncommitted.items() if t in states}
         remaining = self.parts.restorer.remaining()
         for task_id, (state, task) in states.items():
             task_counters = self.parts.counters.tasks.get(task_id, NO_COUNTERS)
@@ -247,11 +267,27 @@ class SnapshotCollector:
                 )),
                 stream_time_ms=-1 if task is None else _stream_time(task),
                 skew=None if task is None else self._skew(task, inputs),
+                stalled_s=self._stalled_s(task_id, task, task_counters.processed, now_s),
                 stores=() if task is None else tuple(
                     self._store(task, buffer, remaining.get((task_id, buffer.name), 0))
                     for buffer in task.buffers
                 ),
             )  # fmt: skip
+
+    def _stalled_s(self, task_id: TaskId, task: Task | None, processed: int, now_s: float) -> float:
+        """Return the seconds without a commit, if it is overdue; 0 otherwise."""
+        known = self._uncommitted.get(task_id)
+        if task is not None:
+            offsets = [task.start[tp].offset for tp in task.inputs]
+            if known is None or known.offsets != offsets or task.context.is_held:
+                known = self._uncommitted[task_id] = _Uncommitted(offsets, processed)
+            elif known.since_s is None and processed > known.processed:
+                known.since_s = now_s
+        if known is None or known.since_s is None:
+            return 0.0
+        config, stalled_s = self.parts.config, now_s - known.since_s
+        limit_ms = max(config.task_timeout_ms, STALLED_MS) + config.commit_interval_ms
+        return stalled_s if stalled_s * 1000 > limit_ms else 0.0
 
     def _measure(self, now_s: float) -> None:
         """Measure the stores with the oldest measurements, within the time limit."""
