@@ -13,7 +13,7 @@ from headrace.spark_bridge.errors import BackfillError
 from headrace.spark_bridge.read import RangeConsumer, consumer_opener, read_range
 from headrace.streams.config.config import StreamsConfig
 from headrace.streams.kafka.acls import AccessError
-from headrace.streams.kafka.connectivity import BrokerState
+from headrace.streams.kafka.clients import BrokerState
 from headrace.streams.kafka.protocols import TopicPartition
 from headrace.streams.testing.memory_worker import ManualClock
 

@@ -17,8 +17,8 @@ from headrace.streams.config.client_names import CONSUMER, PRODUCER, SHARED, TUN
 from headrace.streams.config.config import StreamsConfig, table
 from headrace.streams.config.secrets import SECRET_NAMES, Secret, guarded, revealed
 from headrace.streams.errors import ConfigError
-from headrace.streams.kafka import connectivity
-from headrace.streams.kafka.connectivity import BrokerState, new_consumer, new_producer
+from headrace.streams.kafka import clients
+from headrace.streams.kafka.clients import BrokerState, new_consumer, new_producer
 from headrace.streams.kafka.schema_registry import SchemaRegistry
 from headrace.streams.supervisor.channel import Launch
 from headrace.topology import StreamsBuilder
@@ -93,7 +93,7 @@ def test_clients_get_what_nobody_else_sees(client: str, monkeypatch: pytest.Monk
         raise RuntimeError
 
     monkeypatch.setattr(confluent_kafka, client, make)
-    monkeypatch.setattr(connectivity, f"Bounded{client}", make)
+    monkeypatch.setattr(clients, f"Bounded{client}", make)
     finished, new = {
         "Consumer": (config.consumer_config("i"), new_consumer),
         "Producer": (config.producer_config(None), new_producer),

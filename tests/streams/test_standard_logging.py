@@ -11,7 +11,7 @@ import pytest
 import structlog
 
 from headrace.state.log import get_logger
-from headrace.streams.kafka.connectivity import BrokerState
+from headrace.streams.kafka.clients import BrokerState
 
 EMBEDDED = """
 {setup}

@@ -13,8 +13,9 @@ from typing import Any
 from headrace.spark_bridge.cleanup import and_then
 from headrace.spark_bridge.errors import BackfillError
 from headrace.streams.config.config import StreamsConfig
+from headrace.streams.kafka.clients import BrokerState
 from headrace.streams.kafka.clocks import SystemClock
-from headrace.streams.kafka.connectivity import BrokerState, not_admitted
+from headrace.streams.kafka.connectivity import rejection_error
 from headrace.streams.kafka.consumer import LiveConsumer, MakeClient
 from headrace.streams.kafka.protocols import Clock, Consumer, ReceivedMessage, TopicPartition
 
@@ -25,7 +26,7 @@ _SURE_AFTER_S = 1.0
 class RangeConsumer(LiveConsumer):
     """Consumer without a consumer group that fails fast if the brokers reject it.
 
-    In a worker, a `BrokerContact` does this for all clients; an executor has only this client.
+    In a worker, a `BrokerMonitor` does this for all clients; an executor has only this client.
 
     Args:
         config: librdkafka's settings, from `StreamsConfig.restore_config`.
@@ -45,7 +46,7 @@ class RangeConsumer(LiveConsumer):
         self._time = clock or SystemClock()
         self._rejected_s: float | None = None
         super().__init__(
-            config, timeout_s=timeout_s, clock=clock, make_client=make_client, contact=self._state
+            config, timeout_s=timeout_s, clock=clock, make_client=make_client, brokers=self._state
         )
 
     def poll(
@@ -54,7 +55,7 @@ class RangeConsumer(LiveConsumer):
         """Return the next records; raise AccessError if the brokers reject this client."""
         found = super().poll(max_records, timeout_s)
         if found:
-            self._state.forget()
+            self._state.reset()
             self._rejected_s = None
         else:
             self._raise_if_rejected()
@@ -69,7 +70,7 @@ class RangeConsumer(LiveConsumer):
         if self._rejected_s is None:
             self._rejected_s = now_s
         elif now_s - self._rejected_s >= _SURE_AFTER_S:
-            raise not_admitted(final, self._settings)
+            raise rejection_error(final, self._settings)
 
 
 BATCH_RECORDS = 5000

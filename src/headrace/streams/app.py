@@ -24,7 +24,7 @@ from headrace.streams.config.settings import given_by, origins_of
 from headrace.streams.errors import StopRequestedError
 from headrace.streams.kafka.client_check import check_clients
 from headrace.streams.kafka.clocks import SystemClock, at_the_same_time
-from headrace.streams.kafka.connectivity import BrokerContact
+from headrace.streams.kafka.connectivity import BrokerMonitor
 from headrace.streams.kafka.group_offsets import MemberlessGroup
 from headrace.streams.kafka.protocols import Clock, Probe, no_probe
 from headrace.streams.kafka.unreached import Unreached
@@ -481,7 +481,7 @@ localhost:1 has answered yet. It continues to start in the background; stop it w
     def _work(self) -> None:
         if self._index == 0:
             log_plan_notes(self._topology, self.config, self._log)
-        contact = BrokerContact(
+        brokers = BrokerMonitor(
             self.config.admin_config(),
             self._log,
             on_lost=self._on_brokers_lost,
@@ -490,19 +490,19 @@ localhost:1 has answered yet. It continues to start in the background; stop it w
             stopping=self._stopping.is_set,
         )
         try:
-            contact.reach(self._stopping.is_set)
+            brokers.reach(self._stopping.is_set)
             self._reached()
-            self._work_with(contact)
+            self._work_with(brokers)
         finally:
-            contact.close()
+            brokers.close()
 
-    def _work_with(self, contact: BrokerContact) -> None:
+    def _work_with(self, brokers: BrokerMonitor) -> None:
         every_s = self.config.node_times_interval_ms / 1000
         times = NodeTimes([plan.program for plan in self._plans], every_s=every_s)
         usage = process_usage if self._index == 0 else Usage  # reported once per process
         measures = Measures(usage=usage, times=times.times)
         self._connections = Connections(
-            contact=contact, measures=measures, query_queue=self.query_queue
+            brokers=brokers, measures=measures, query_queue=self.query_queue
         )
         cluster = self._memberless_group()
         gate = BackfillGate(self.config.application_id, cluster, self._log)
@@ -529,7 +529,7 @@ localhost:1 has answered yet. It continues to start in the background; stop it w
             global_plans=self._global_plans,
             connections=self._connections,
             deployed=deployed.before,
-            gate=self._gate_watch(gate, versions, deployed, contact=contact),
+            gate=self._gate_watch(gate, versions, deployed, brokers=brokers),
             versions=versions,
             before_start=StartCheck(
                 self.config,
@@ -547,7 +547,7 @@ localhost:1 has answered yet. It continues to start in the background; stop it w
         try:
             if not self._stopping.is_set():
                 profiled = times.watching(threading.get_ident(), lambda: worker.activity)
-                watched = self._shutdown.watched(contact, partial(worker.stop, leave=True))
+                watched = self._shutdown.watched(brokers, partial(worker.stop, leave=True))
                 with deployed.kept_every(live.keep_offsets_s), profiled, watched:
                     worker.run()
                 self._shutdown.check()
@@ -560,7 +560,7 @@ localhost:1 has answered yet. It continues to start in the background; stop it w
         versions: LiveVersions,
         deployed: DeployedTopology,
         *,
-        contact: BrokerContact,
+        brokers: BrokerMonitor,
     ) -> GateWatch:
         topics = note_topics(self._plans, deployed.before)
 
@@ -576,7 +576,7 @@ localhost:1 has answered yet. It continues to start in the background; stop it w
             clock=self._clock,
             patience_s=self.config.task_timeout_ms / 1000,
             log=self._log,
-            waiting=lambda: contact.is_lost,
+            waiting=lambda: brokers.is_lost,
         )
 
     def _memberless_group(self) -> MemberlessGroup:

@@ -30,7 +30,7 @@ class Cluster:
             warn=partial(self._keep, "warning"),
             info=partial(self._keep, "info"),
             probe=self._probe,
-            all_gone=lambda: self.all_gone,
+            all_unreachable=lambda: self.all_gone,
             ended=self.ended,
             monotonic_s=self.clock.monotonic_s,
         )
@@ -56,12 +56,12 @@ def cluster() -> Iterator[Cluster]:
 
 
 def looking() -> list[threading.Thread]:
-    return [one for one in threading.enumerate() if one.name == "headrace-absent"]
+    return [one for one in threading.enumerate() if one.name == "headrace-broker"]
 
 
 def test_a_broker_that_is_gone_is_named_once_and_when_it_is_back(cluster: Cluster) -> None:
-    cluster.absent.suspect(GONE, "refused")
-    cluster.absent.suspect(GONE, "refused again")
+    cluster.absent.check(GONE, "refused")
+    cluster.absent.check(GONE, "refused again")
     assert len(looking()) == 1
     wait_until(lambda: cluster.log == [("warning", "broker_not_reached", GONE)], what="its name")
     cluster.gone.clear()
@@ -69,27 +69,27 @@ def test_a_broker_that_is_gone_is_named_once_and_when_it_is_back(cluster: Cluste
     assert cluster.log[1] == ("info", "broker_reached", GONE)
     wait_until(lambda: not looking(), what="the end of the look")
     cluster.gone.add(GONE)
-    cluster.absent.suspect(GONE, "refused")
+    cluster.absent.check(GONE, "refused")
     wait_until(lambda: len(cluster.log) == 3, what="its name again")
 
 
 def test_a_broker_that_answers_is_not_spoken_of(cluster: Cluster) -> None:
     """Connections end, and others begin."""
-    cluster.absent.suspect("a:9092", "disconnected")
+    cluster.absent.check("a:9092", "disconnected")
     wait_until(lambda: not looking(), what="the end of the look")
     assert (cluster.asked, cluster.log) == (["a:9092"], [])
 
 
 def test_where_all_are_gone_that_is_what_is_said(cluster: Cluster) -> None:
     cluster.all_gone = True
-    cluster.absent.suspect(GONE, "refused")
+    cluster.absent.check(GONE, "refused")
     wait_until(lambda: not looking(), what="the end of the look")
     assert cluster.log == []
 
 
 def test_nobody_looks_any_more_once_it_has_ended(cluster: Cluster) -> None:
-    cluster.absent.suspect(GONE, "refused")
+    cluster.absent.check(GONE, "refused")
     cluster.ended.set()
     wait_until(lambda: not looking(), what="the end of the look")
-    cluster.absent.suspect(GONE, "refused")
+    cluster.absent.check(GONE, "refused")
     assert not looking()

@@ -8,8 +8,8 @@ import confluent_kafka
 import pytest
 
 from headrace.streams.errors import OutcomeUnknownError
-from headrace.streams.kafka import connectivity
-from headrace.streams.kafka.connectivity import (
+from headrace.streams.kafka import clients
+from headrace.streams.kafka.clients import (
     BoundedConsumer,
     BoundedProducer,
     BrokerState,
@@ -53,7 +53,7 @@ def test_a_call_that_never_comes_back_leaves_an_unknown_outcome() -> None:
 def test_a_call_is_given_up_sooner_when_a_broker_has_failed_meanwhile() -> None:
     """Another client finds the new coordinator sooner."""
     producer, state = BoundedHanging(NOWHERE), BrokerState(EventLog())
-    producer.contact = state
+    producer.brokers = state
     failing = threading.Timer(0.5, state.on_log, [3, "FAIL", FAILURE])
     failing.start()
     with pytest.raises(OutcomeUnknownError, match=r"does not come back .* within 3\.5 s"):
@@ -73,9 +73,9 @@ class BoundedDeadlocked(BoundedConsumer, Deadlocked):
 
 
 def test_a_consumer_that_never_closes_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connectivity, "_CLOSE_S", 0.1)
+    monkeypatch.setattr(clients, "_CLOSE_S", 0.1)
     log = EventLog()
-    monkeypatch.setattr(connectivity, "get_logger", lambda: log)
+    monkeypatch.setattr(clients, "get_logger", lambda: log)
     BoundedDeadlocked(CONSUMER).close()
     (logged,) = log.events
     assert logged["event"] == "client_not_closed"

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from headrace.streams.kafka import connectivity
-from headrace.streams.kafka.connectivity import BrokerContact, servers_of
+from headrace.streams.kafka.clients import servers_of
+from headrace.streams.kafka.connectivity import BrokerMonitor
 
 
 class Client:
@@ -37,10 +38,10 @@ def test_a_client_that_hangs_at_a_broker_that_is_gone_is_not_waited_for(
     clients = iter([Client(answers=False), Client(answers=False), Client(answers=True)])
     monkeypatch.setattr(connectivity, "new_admin", lambda *_: next(clients))
     monkeypatch.setattr(connectivity, "_CLIENT_S", 0.05)
-    contact = BrokerContact({"bootstrap.servers": "one:1,two:2,three:3"})
-    contact.reach(lambda: False, within_s=20.0)
+    brokers = BrokerMonitor({"bootstrap.servers": "one:1,two:2,three:3"})
+    brokers.reach(lambda: False, within_s=20.0)
     assert next(clients, None) is None
-    assert contact.known_brokers() == ("two:2", "[::1]:4")
+    assert brokers.known_brokers() == ("two:2", "[::1]:4")
 
 
 def test_a_client_gets_brokers_that_were_met_beside_those_of_its_settings() -> None:

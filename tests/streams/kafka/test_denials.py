@@ -9,7 +9,8 @@ import pytest
 from confluent_kafka import KafkaError
 
 from headrace.streams.config.config import with_files_read
-from headrace.streams.kafka.connectivity import not_admitted, read_failure
+from headrace.streams.kafka.clients import read_failure
+from headrace.streams.kafka.connectivity import rejection_error
 from headrace.streams.kafka.denials import denial
 
 CANARY = "c4n4ry"
@@ -32,6 +33,6 @@ def test_a_password_that_came_from_a_file_is_corrected_there(
     assert failure is not None
     config = pickle.loads(pickle.dumps(config))
     error = KafkaError(KafkaError.SASL_AUTHENTICATION_FAILED)
-    for said in (str(not_admitted(failure, config)), str(denial(error, config))):
+    for said in (str(rejection_error(failure, config)), str(denial(error, config))):
         assert said.endswith(f"correct sasl.mechanism, sasl.username and {name}")
         assert CANARY not in said

@@ -57,7 +57,7 @@ class Client:
 def group(monkeypatch: pytest.MonkeyPatch) -> tuple[Client, MemberlessGroup]:
     client = Client([])
 
-    def make(config: dict[str, Any], contact: Any) -> Any:
+    def make(config: dict[str, Any], brokers: Any) -> Any:
         client.configs.append(config)
         return client
 

@@ -80,7 +80,7 @@ def test_a_worker_asks_through_a_consumer_and_one_for_all_questions(
     made: list[tuple[str, list[list[TopicPartition]]]] = []
 
     class Reader:
-        def __init__(self, _: Any, group: str, *, contact: Any) -> None:
+        def __init__(self, _: Any, group: str, *, brokers: Any) -> None:
             made.append((group, []))
 
         def committed(self, places: Any) -> dict[TopicPartition, CommittedOffset]:

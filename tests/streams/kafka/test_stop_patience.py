@@ -10,7 +10,8 @@ import pytest
 from confluent_kafka import KafkaError
 
 from headrace.streams.errors import StopRequestedError
-from headrace.streams.kafka.connectivity import STOP_PATIENCE_S, BrokerContact, BrokerState
+from headrace.streams.kafka.clients import BrokerState
+from headrace.streams.kafka.connectivity import STOP_PATIENCE_S, BrokerMonitor
 from headrace.streams.kafka.protocols import CommittedOffset
 from headrace.streams.testing.memory_worker import ManualClock
 from tests.streams.kafka import test_consumer, test_producer
@@ -29,41 +30,41 @@ class Gone(BrokerState):
     def __post_init__(self) -> None:
         super().__init__()
 
-    def is_given_up(self) -> bool:
+    def is_stop_overdue(self) -> bool:
         return self.clock.monotonic_s() >= self.stopped_at_s + STOP_PATIENCE_S
 
 
-def contact_at(clock: ManualClock) -> tuple[BrokerContact, list[bool]]:
+def contact_at(clock: ManualClock) -> tuple[BrokerMonitor, list[bool]]:
     """One whose brokers are gone; what is put into the list is a stop."""
     stopped: list[bool] = []
-    contact = BrokerContact({}, stopping=lambda: bool(stopped), clock=clock)
-    contact._is_lost = True
-    return contact, stopped
+    brokers = BrokerMonitor({}, stopping=lambda: bool(stopped), clock=clock)
+    brokers._is_lost = True
+    return brokers, stopped
 
 
 def test_brokers_are_given_up_so_long_after_the_stop_and_not_before_it() -> None:
     clock = ManualClock(0)
-    contact, stopped = contact_at(clock)
+    brokers, stopped = contact_at(clock)
     clock.sleep(100)
-    assert not contact.is_given_up()
+    assert not brokers.is_stop_overdue()
     stopped.append(True)
-    assert not contact.is_given_up()
+    assert not brokers.is_stop_overdue()
     clock.sleep(STOP_PATIENCE_S - 0.1)
-    assert not contact.is_given_up()
+    assert not brokers.is_stop_overdue()
     clock.sleep(0.2)
-    assert contact.is_given_up()
+    assert brokers.is_stop_overdue()
 
 
 def test_brokers_that_come_back_are_waited_for_again() -> None:
     clock = ManualClock(0)
-    contact, stopped = contact_at(clock)
+    brokers, stopped = contact_at(clock)
     stopped.append(True)
-    assert not contact.is_given_up()
+    assert not brokers.is_stop_overdue()
     clock.sleep(2 * STOP_PATIENCE_S)
-    contact._is_lost = False
-    assert not contact.is_given_up()
-    contact._is_lost = True
-    assert not contact.is_given_up()
+    brokers._is_lost = False
+    assert not brokers.is_stop_overdue()
+    brokers._is_lost = True
+    assert not brokers.is_stop_overdue()
 
 
 def sends_offsets(bench: test_producer.Bench, producer: Any) -> None:
@@ -104,8 +105,8 @@ Wait = Callable[[test_producer.Bench, Any], None]
 )
 def test_a_producer_waits_no_longer(kind: str, wait: Wait) -> None:
     bench = test_producer.Bench()
-    contact = Gone(bench.clock)
-    producer = getattr(bench, kind)(contact=contact, waiting=lambda: True)
+    brokers = Gone(bench.clock)
+    producer = getattr(bench, kind)(brokers=brokers, waiting=lambda: True)
     producer.begin()
     with pytest.raises(StopRequestedError, match="stopped while waiting for"):
         wait(bench, producer)
@@ -114,7 +115,7 @@ def test_a_producer_waits_no_longer(kind: str, wait: Wait) -> None:
 
 def test_a_transaction_is_left_open_for_its_successor_and_not_waited_for() -> None:
     bench = test_producer.Bench()
-    producer = bench.transactional(contact=Gone(bench.clock), waiting=lambda: True)
+    producer = bench.transactional(brokers=Gone(bench.clock), waiting=lambda: True)
     producer.begin()
     bench.clock.sleep(20)
     producer.abort()
@@ -124,7 +125,7 @@ def test_a_transaction_is_left_open_for_its_successor_and_not_waited_for() -> No
 
 def test_an_abort_that_repeats_is_given_up() -> None:
     bench = test_producer.Bench()
-    producer = bench.transactional(contact=Gone(bench.clock), waiting=lambda: True)
+    producer = bench.transactional(brokers=Gone(bench.clock), waiting=lambda: True)
     producer.begin()
     bench.client.fails["abort_transaction"] = TIMED_OUT
     with pytest.raises(StopRequestedError):

@@ -37,8 +37,8 @@ class Scene:
         self.log = EventLog()
         self.shutdown = Shutdown(CONFIG, (), clock=SystemClock(), log=self.log)
         self.stops = 0
-        contact: Any = None
-        self.hear = self.shutdown.watched(contact, self._stop)._on_request
+        brokers: Any = None
+        self.hear = self.shutdown.watched(brokers, self._stop)._on_request
 
     def _stop(self) -> None:
         self.stops += 1

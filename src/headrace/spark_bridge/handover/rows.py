@@ -44,7 +44,7 @@ def make_producer(settings: Mapping[str, Any]) -> TransactionalProducer:
 
 def group_metadata(settings: Mapping[str, Any], group: str) -> GroupMetadata:
     """Return the metadata with which a client outside of a group commits the group's offsets."""
-    from headrace.streams.kafka.connectivity import BrokerState, new_consumer
+    from headrace.streams.kafka.clients import BrokerState, new_consumer
 
     consumer = new_consumer({**settings, "group.id": group}, BrokerState())
     with and_then(consumer.close, quietly=True):

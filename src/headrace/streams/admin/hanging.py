@@ -16,11 +16,7 @@ import confluent_kafka
 from confluent_kafka import KafkaError, KafkaException
 
 from headrace.streams.errors import FatalClientError
-from headrace.streams.kafka.connectivity import (
-    BrokerState,
-    new_consumer,
-    new_transactional_producer,
-)
+from headrace.streams.kafka.clients import BrokerState, new_consumer, new_transactional_producer
 from headrace.streams.kafka.protocols import GroupAdminClient, TopicPartition
 
 KEY = b"headrace.ends-a-transaction"

@@ -36,7 +36,7 @@ from headrace.streams.errors import (
     RecordTooLargeError,
     StreamsError,
 )
-from headrace.streams.kafka.connectivity import BrokerState, answered, new_admin
+from headrace.streams.kafka.clients import BrokerState, new_admin, result_within
 from headrace.streams.kafka.denials import DENIED, denial
 from headrace.streams.kafka.group_admin import GroupAdmin
 from headrace.streams.kafka.plain_producer import PlainProducer
@@ -120,7 +120,7 @@ def _set(name: str, configs: dict[str, str], config: dict[str, Any]) -> None:
     change = _kafka.ConfigResource(_kafka.ResourceType.TOPIC, name, incremental_configs=entries)
     client = new_admin(config, BrokerState())
     try:
-        answered(client.incremental_alter_configs([change])[change], _TIMEOUT_S)
+        result_within(client.incremental_alter_configs([change])[change], _TIMEOUT_S)
     except KafkaException as error:
         cause: KafkaError = error.args[0]
         if cause.code() in DENIED:
@@ -155,7 +155,7 @@ def _create(
     until_s = time.monotonic() + _TIMEOUT_S
     for name, creation in (client.create_topics(wanted) if wanted else {}).items():
         try:
-            answered(creation, until_s - time.monotonic())
+            result_within(creation, until_s - time.monotonic())
         except KafkaException as error:
             cause: KafkaError = error.args[0]
             if cause.code() in DENIED:

@@ -13,7 +13,7 @@ from confluent_kafka import KafkaException
 from headrace.streams.config.secrets import revealed
 from headrace.streams.devbroker.errors import DevBrokerError
 from headrace.streams.kafka.acls import Right
-from headrace.streams.kafka.connectivity import answered
+from headrace.streams.kafka.clients import result_within
 
 # The package does not export these classes explicitly, which a strict type check requires.
 _kafka: Any = confluent_kafka.admin
@@ -78,6 +78,6 @@ def _wait(futures: Mapping[Any, Any], what: str) -> None:
     until_s = time.monotonic() + _TIMEOUT_S
     for future in futures.values():
         try:
-            answered(future, until_s - time.monotonic())
+            result_within(future, until_s - time.monotonic())
         except KafkaException as error:
             raise DevBrokerError(f"cannot {what}: {error.args[0].str()}") from error

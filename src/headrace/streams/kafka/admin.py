@@ -25,7 +25,7 @@ from headrace.streams.errors import (
     StopRequestedError,
 )
 from headrace.streams.kafka.acls import principal_of
-from headrace.streams.kafka.connectivity import BrokerState, answered, new_admin
+from headrace.streams.kafka.clients import BrokerState, new_admin, result_within
 from headrace.streams.kafka.denials import DENIED, denial
 from headrace.streams.kafka.group_offsets import OpenGroup, tp_of
 from headrace.streams.kafka.protocols import (
@@ -139,15 +139,15 @@ class LiveAdmin:
         *,
         timeout_s: float,
         stopping: Callable[[], bool] = lambda: False,
-        contact: BrokerState | None = None,
+        brokers: BrokerState | None = None,
         waiting: Callable[[], bool] = lambda: False,
     ) -> None:
         share_topic_id_objects()
         self._stopping = stopping
         self._config = dict(config)
-        self._contact = contact or BrokerState()
+        self._brokers = brokers or BrokerState()
         self._waiting = waiting
-        self._client = new_admin(self._config, self._contact)
+        self._client = new_admin(self._config, self._brokers)
         self._timeout_s = timeout_s
         self._configs_unknown: set[str] = set()
         self._readers: dict[str, OpenGroup] = {}
@@ -241,10 +241,10 @@ class LiveAdmin:
         asked = f"cannot read {name} of the brokers"
         try:
             cluster = self._client.describe_cluster(request_timeout=self._request_s)
-            nodes = answered(cluster, 2 * self._request_s).nodes
+            nodes = result_within(cluster, 2 * self._request_s).nodes
             asking = [self._ask_broker(node.id) for node in nodes]
             until_s = time.monotonic() + 2 * self._request_s
-            found = [answered(future, until_s - time.monotonic()) for future in asking]
+            found = [result_within(future, until_s - time.monotonic()) for future in asking]
             return [str(configs[name].value) for configs in found]
         except KafkaException as error:
             cause: KafkaError = error.args[0]
@@ -266,7 +266,7 @@ class LiveAdmin:
         try:
             future = self._client.list_consumer_groups(request_timeout=self._request_s)
             return frozenset(
-                group.group_id for group in answered(future, 2 * self._request_s).valid
+                group.group_id for group in result_within(future, 2 * self._request_s).valid
             )
         except KafkaException:
             return frozenset()
@@ -403,7 +403,7 @@ class LiveAdmin:
             listed = self._client.list_groups(group, timeout=self._request_s)
         except KafkaException as error:
             # A new client discovers the current brokers.
-            self._client = new_admin(self._config, self._contact)
+            self._client = new_admin(self._config, self._brokers)
             raise FatalClientError(
                 f"cannot describe the group {group}: {error.args[0].str()}; ask again later"
             ) from error
@@ -422,7 +422,7 @@ class LiveAdmin:
         # An admin client would crash the process if the coordinator moves: see `group_offsets`.
         reader = self._readers.get(group)
         if reader is None:
-            reader = OpenGroup(self._config, group, contact=self._contact)
+            reader = OpenGroup(self._config, group, brokers=self._brokers)
             self._readers[group] = reader
         return reader.committed(partitions)
 
@@ -490,7 +490,7 @@ class LiveAdmin:
             pending = list(failed)
             if any(error.code() in _STALE for error in failed.values()):
                 # The client never refreshes its controller and leaders, so replace it.
-                self._client = new_admin(self._config, self._contact)
+                self._client = new_admin(self._config, self._brokers)
             if pending and self._stopping():
                 raise StopRequestedError(f"stopped while waiting for: {action} {pending[0]}")
             if pending:
@@ -515,8 +515,8 @@ class LiveAdmin:
             raise ConfigError(f"{what}; correct the settings topic.* or the topology")
         if _passes(error, elapsed_s):
             raise FatalClientError(
-                f"{what}, for {elapsed_s:.0f} s{self._contact.why()}; see that the brokers at "
-                "bootstrap.servers are up, or raise task.timeout.ms"
+                f"{what}, for {elapsed_s:.0f} s{self._brokers.failures_note()}; check that the "
+                "brokers at bootstrap.servers are up, or raise task.timeout.ms"
             )
         raise FatalClientError(what)
 
@@ -524,7 +524,7 @@ class LiveAdmin:
         self, future: Future[Any], until_s: float, answers: dict[K, Any], item: K
     ) -> KafkaError | None:
         try:
-            answers[item] = answered(future, until_s - time.monotonic())
+            answers[item] = result_within(future, until_s - time.monotonic())
         except KafkaException as exc:
             error: KafkaError = exc.args[0]
             if error.code() == KafkaError._NOENT and not self._described([_topic(item)]):
@@ -539,7 +539,7 @@ def _ids(futures: Mapping[str, Future[Any]], timeout_s: float) -> Mapping[str, s
     until_s = time.monotonic() + timeout_s
     for name, future in futures.items():
         try:
-            ids[name] = str(answered(future, until_s - time.monotonic()).topic_id)
+            ids[name] = str(result_within(future, until_s - time.monotonic()).topic_id)
         except KafkaException as error:
             if error.args[0].code() not in GONE:
                 return None

@@ -17,7 +17,7 @@ from headrace.streams.config.config import StreamsConfig
 from headrace.streams.config.secrets import bare_name
 from headrace.streams.config.settings import placed
 from headrace.streams.errors import ConfigError
-from headrace.streams.kafka.connectivity import (
+from headrace.streams.kafka.clients import (
     BrokerState,
     new_admin,
     new_consumer,
@@ -47,11 +47,11 @@ _IDENTITY = "headrace-settings"
 def check_clients(config: StreamsConfig, origins: Mapping[str, str] = NO_ORIGINS) -> None:
     """Raise ConfigError with all rejected settings; `origins` are their sources."""
     problems: dict[str, str] = {}
-    contact = BrokerState()
+    brokers = BrokerState()
     for settings, make in _clients(config):
         nowhere = {name: value for name, value in settings.items() if name not in _SERVERS}
         try:
-            client = make({**nowhere, **_NOWHERE}, contact)
+            client = make({**nowhere, **_NOWHERE}, brokers)
         except ConfigError as error:
             # Settings for all clients are wrong in each of them alike.
             problems.update(_sentence(problem, settings) for problem in error.problems)

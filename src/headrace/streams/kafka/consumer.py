@@ -25,8 +25,8 @@ from headrace.streams.errors import (
     StopRequestedError,
     TaskMigratedError,
 )
+from headrace.streams.kafka.clients import BrokerState, new_consumer
 from headrace.streams.kafka.clocks import SystemClock
-from headrace.streams.kafka.connectivity import BrokerState, new_consumer
 from headrace.streams.kafka.denials import denial
 from headrace.streams.kafka.group_offsets import client_offsets, tp_of
 from headrace.streams.kafka.headers import read_headers
@@ -62,11 +62,7 @@ _KNOWN_S = 3.0
 """Seconds that a topic may be unknown to brokers before it counts as deleted."""
 _NO_TOPIC = "^headrace-matches-no-topic$"
 _LOST = frozenset(
-    {
-        KafkaError._AUTO_OFFSET_RESET,
-        KafkaError._LOG_TRUNCATION,
-        KafkaError.OFFSET_OUT_OF_RANGE,
-    }
+    {KafkaError._AUTO_OFFSET_RESET, KafkaError._LOG_TRUNCATION, KafkaError.OFFSET_OUT_OF_RANGE}
 )
 _RAISED = {Reaction.REJOIN: MemberFencedError, Reaction.MIGRATED: TaskMigratedError}
 
@@ -85,7 +81,7 @@ class LiveConsumer:
         timeout_s: float,
         clock: Clock | None = None,
         make_client: MakeClient | None = None,
-        contact: BrokerState | None = None,
+        brokers: BrokerState | None = None,
         waiting: Callable[[], bool] = lambda: False,
         reads_headers: bool = True,
     ) -> None:
@@ -94,8 +90,8 @@ class LiveConsumer:
         self._reads_headers = reads_headers
         # A missing offset must be an error: a silent reset would lose records.
         self._config = {**config, "auto.offset.reset": "error"}
-        self._contact = contact or BrokerState()
-        self._make_client = make_client or partial(new_consumer, contact=self._contact)
+        self._brokers = brokers or BrokerState()
+        self._make_client = make_client or partial(new_consumer, brokers=self._brokers)
         self._timeout_s = timeout_s
         session_s = float(config.get("session.timeout.ms", _SESSION_MS)) / 1000
         self._rebalance_s = session_s + _REBALANCE_S
@@ -215,7 +211,7 @@ class LiveConsumer:
         topic, partition = gone.topic() or "", gone.partition()
         deadline = self._clock.monotonic_s() + _KNOWN_S
         while self._clock.monotonic_s() < deadline or self._waiting():
-            if self._contact.is_given_up():
+            if self._brokers.is_stop_overdue():
                 raise StopRequestedError(f"stopped while waiting for: topic {topic}")
             with contextlib.suppress(KafkaException):
                 metadata = self._client.list_topics(topic, timeout=_METADATA_S).topics.get(topic)
@@ -311,7 +307,7 @@ class LiveConsumer:
             is_over = self._clock.monotonic_s() > deadline and not self._waiting()
             if not retry or is_over:
                 _raise(cause, "offset commit", self._config, call="offsets", topic=topic)
-            if self._contact.is_given_up():
+            if self._brokers.is_stop_overdue():
                 raise StopRequestedError("stopped while waiting for: offset commit")
             self._clock.sleep(_RETRY_WAIT_S)
 

@@ -11,7 +11,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from headrace.streams.errors import FatalClientError, MissingTopicError, ResetRefusedError
 from headrace.streams.kafka.admin import LiveAdmin
-from headrace.streams.kafka.connectivity import answered
+from headrace.streams.kafka.clients import result_within
 from headrace.streams.kafka.denials import DENIED, denial
 from headrace.streams.kafka.group_offsets import client_offsets, offsets_of, tp_of
 from headrace.streams.kafka.protocols import (
@@ -165,7 +165,7 @@ class GroupAdmin(LiveAdmin):
         name = "transaction.max.timeout.ms"
         try:
             brokers = self._client.list_topics(timeout=self._request_s).brokers
-            config = answered(self._ask_broker(min(brokers)), 2 * self._request_s)
+            config = result_within(self._ask_broker(min(brokers)), 2 * self._request_s)
             return int(config[name].value)
         except (KafkaException, KeyError, TypeError, ValueError):
             return _TRANSACTION_MAX_MS

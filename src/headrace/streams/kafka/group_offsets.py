@@ -16,7 +16,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from headrace.streams.config.secrets import revealed
 from headrace.streams.errors import FatalClientError, StopRequestedError
-from headrace.streams.kafka.connectivity import BrokerState, new_consumer
+from headrace.streams.kafka.clients import BrokerState, new_consumer
 from headrace.streams.kafka.denials import denial
 from headrace.streams.kafka.offset_texts import text_of
 from headrace.streams.kafka.protocols import CommittedOffset, Offsets, TopicPartition
@@ -43,13 +43,13 @@ class MemberlessGroup:
         *,
         timeout_s: float,
         stopping: Callable[[], bool],
-        contact: BrokerState | None = None,
+        brokers: BrokerState | None = None,
         waiting: Callable[[], bool] = lambda: False,
     ) -> None:
         self._config = config
         self._timeout_s = timeout_s
         self._stopping = stopping
-        self._contact = contact or BrokerState()
+        self._brokers = brokers or BrokerState()
         self._waiting = waiting
 
     def committed(self, group: str, *, decided: bool) -> dict[TopicPartition, CommittedOffset]:
@@ -96,7 +96,7 @@ class MemberlessGroup:
         decided: bool = True,
     ) -> T:
         begun_s = time.monotonic()
-        consumer = _consumer_of(group, self._config, self._contact, decided=decided)
+        consumer = _consumer_of(group, self._config, self._brokers, decided=decided)
         within_s = _FIRST_S
         try:
             while True:
@@ -110,7 +110,7 @@ class MemberlessGroup:
                     is_over = time.monotonic() - begun_s > self._timeout_s and not self._waiting()
                     if reaction is not Reaction.RETRY or is_over:
                         what = f"cannot {action} the group {group}: {cause.str()}"
-                        raise FatalClientError(f"{what}{self._contact.why()}") from error
+                        raise FatalClientError(f"{what}{self._brokers.failures_note()}") from error
                 if self._stopping():
                     raise StopRequestedError(f"stopped while waiting to {action} {group}")
                 within_s = _REQUEST_S
@@ -123,11 +123,11 @@ class OpenGroup:
     """Client for repeated reads of a group's offsets over a single connection."""
 
     def __init__(
-        self, config: Mapping[str, Any], group: str, *, contact: BrokerState | None = None
+        self, config: Mapping[str, Any], group: str, *, brokers: BrokerState | None = None
     ) -> None:
         self._config = config
         self._group = group
-        self._consumer = _consumer_of(group, config, contact or BrokerState(), decided=False)
+        self._consumer = _consumer_of(group, config, brokers or BrokerState(), decided=False)
 
     def committed(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, CommittedOffset]:
         """Raise FatalClientError immediately, without retries."""
@@ -145,7 +145,7 @@ class OpenGroup:
 
 
 def _consumer_of(
-    group: str, config: Mapping[str, Any], contact: BrokerState, *, decided: bool
+    group: str, config: Mapping[str, Any], brokers: BrokerState, *, decided: bool
 ) -> confluent_kafka.Consumer:
     settings = {
         **revealed(config),
@@ -154,7 +154,7 @@ def _consumer_of(
         # The client requests stable offsets only at the level read_committed.
         "isolation.level": "read_committed" if decided else "read_uncommitted",
     }
-    return new_consumer(settings, contact)
+    return new_consumer(settings, brokers)
 
 
 def _cause_of(consumer: confluent_kafka.Consumer, error: KafkaError) -> KafkaError:

@@ -14,13 +14,13 @@ from typing import Any, Final, Literal
 # Kinds of servers at an address that does not answer like a broker, with their descriptions.
 
 
-Seen = Literal["kafka", "tls", "http", "other", "closes", "silent", "nothing"]
+ServerKind = Literal["kafka", "tls", "http", "other", "closes", "silent", "nothing"]
 
 CORRELATION: Final = b"HEAD"
 """Correlation ID of the check's Kafka request, which follows the size of the response."""
 _TLS_RECORDS = (b"\x15\x03", b"\x16\x03")
 
-SAYS: Final[dict[Seen, str]] = {
+DESCRIPTIONS: Final[dict[ServerKind, str]] = {
     "kafka": "a Kafka broker answers, without TLS",
     "tls": "the server uses TLS",
     "http": "a web server answers, not a Kafka broker",
@@ -31,17 +31,17 @@ SAYS: Final[dict[Seen, str]] = {
 }
 
 
-_FITS = (
+_SETTINGS_FIT = (
     "check the settings ssl.* and sasl.*, and the log of the broker; if they are right, it may be "
     "overloaded: try again"
 )
 _NO_LOGIN = "check whether the broker is overloaded, or requires security.protocol=SASL_PLAINTEXT"
 
 
-def seen_in(data: bytes) -> Seen:
+def classify(data: bytes) -> ServerKind:
     """Classify a server by the first bytes of its answer to a Kafka request.
 
-    >>> seen_in(b"HTTP/1.1 400"), seen_in(b"SSH-2.0"), seen_in(b"")
+    >>> classify(b"HTTP/1.1 400"), classify(b"SSH-2.0"), classify(b"")
     ('http', 'other', 'silent')
     """
     if not data:
@@ -53,26 +53,26 @@ def seen_in(data: bytes) -> Seen:
     return "tls" if data.startswith(_TLS_RECORDS) else "other"
 
 
-def advice_on(seen: Seen, protocol: str) -> str | None:
-    """Return advice that fits a result and a `security.protocol`; None if no server was seen.
+def advice_for(kind: ServerKind, protocol: str) -> str | None:
+    """Return advice that fits a result and a `security.protocol`; None if nothing answers.
 
-    >>> advice_on("tls", "PLAINTEXT")
+    >>> advice_for("tls", "PLAINTEXT")
     'set security.protocol to SSL or SASL_SSL'
-    >>> advice_on("nothing", "SSL") is None
+    >>> advice_for("nothing", "SSL") is None
     True
     """
     with_tls = protocol.upper().endswith("SSL")
-    if seen == "tls":
-        return _FITS if with_tls else "set security.protocol to SSL or SASL_SSL"
-    if seen == "kafka" and with_tls:
+    if kind == "tls":
+        return _SETTINGS_FIT if with_tls else "set security.protocol to SSL or SASL_SSL"
+    if kind == "kafka" and with_tls:
         return "set security.protocol to PLAINTEXT or SASL_PLAINTEXT, or name the port for TLS"
-    if seen == "kafka":
-        return _NO_LOGIN if protocol.upper() == "PLAINTEXT" else _FITS
-    if seen == "closes":
+    if kind == "kafka":
+        return _NO_LOGIN if protocol.upper() == "PLAINTEXT" else _SETTINGS_FIT
+    if kind == "closes":
         return "it may expect another security.protocol, with or without TLS"
-    if seen in ("http", "other"):
+    if kind in ("http", "other"):
         return "correct bootstrap.servers"
-    if seen == "silent":
+    if kind == "silent":
         return "check that a Kafka broker runs there and responds, or correct bootstrap.servers"
     return None
 
@@ -137,32 +137,32 @@ _CLIENT_ID = b"look\r\n\r\n"
 _API_VERSIONS = struct.pack(">hh4sh", 18, 0, CORRELATION, len(_CLIENT_ID)) + _CLIENT_ID
 
 
-def look(address: str, *, timeout_s: float = 1.0) -> Seen:
+def check_port(address: str, *, timeout_s: float = 1.0) -> ServerKind:
     """Classify the server at an address; `timeout_s` applies up to twice."""
-    host_port = _place(address)
+    host_port = _host_and_port(address)
     try:
         data = _answer(host_port, timeout_s)
     except OSError:
         return "nothing"
-    seen = "closes" if data is None else seen_in(data)
-    if seen in ("closes", "silent") and _speaks_tls(host_port, timeout_s):
+    kind = "closes" if data is None else classify(data)
+    if kind in ("closes", "silent") and _speaks_tls(host_port, timeout_s):
         return "tls"
-    return seen
+    return kind
 
 
-def look_at_certificate(
+def check_certificate(
     address: str, config: Mapping[str, Any], *, timeout_s: float = 2.0
 ) -> CertificateFault | None:
     """Return None if the reason is not found.
 
     Only the trust settings of `config` are used; `timeout_s` bounds connection and handshake each.
     """
-    host_port = _place(address)
+    host_port = _host_and_port(address)
     try:
         context = _trusting(config)
         with (
-            socket.create_connection(host_port, timeout_s) as there,
-            context.wrap_socket(there, server_hostname=host_port[0]),
+            socket.create_connection(host_port, timeout_s) as connection,
+            context.wrap_socket(connection, server_hostname=host_port[0]),
         ):
             return None
     except ssl.SSLCertVerificationError as error:
@@ -188,21 +188,21 @@ def _trusting(config: Mapping[str, Any]) -> ssl.SSLContext:
     return context
 
 
-def _place(address: str) -> tuple[str, int]:
+def _host_and_port(address: str) -> tuple[str, int]:
     host, _, port = address.rpartition("://")[2].rpartition(":")
     return host.strip("[]"), int(port) if port.isdigit() else 0
 
 
-def _answer(place: tuple[str, int], timeout_s: float) -> bytes | None:
+def _answer(host_port: tuple[str, int], timeout_s: float) -> bytes | None:
     """Return the first bytes, or None if the server closes the connection first."""
-    with socket.create_connection(place, timeout_s) as there:
+    with socket.create_connection(host_port, timeout_s) as connection:
         data = b""
         give_up_at = time.monotonic() + timeout_s
         try:
-            there.sendall(struct.pack(">i", len(_API_VERSIONS)) + _API_VERSIONS)
+            connection.sendall(struct.pack(">i", len(_API_VERSIONS)) + _API_VERSIONS)
             while len(data) < 8 and (left := give_up_at - time.monotonic()) > 0:
-                there.settimeout(left)
-                more = there.recv(64)
+                connection.settimeout(left)
+                more = connection.recv(64)
                 if not more:
                     return data or None
                 data += more
@@ -213,14 +213,14 @@ def _answer(place: tuple[str, int], timeout_s: float) -> bytes | None:
         return data
 
 
-def _speaks_tls(place: tuple[str, int], timeout_s: float) -> bool:
+def _speaks_tls(host_port: tuple[str, int], timeout_s: float) -> bool:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
     try:
         with (
-            socket.create_connection(place, timeout_s) as there,
-            context.wrap_socket(there, server_hostname=place[0]),
+            socket.create_connection(host_port, timeout_s) as connection,
+            context.wrap_socket(connection, server_hostname=host_port[0]),
         ):
             return True
     except ssl.SSLError as error:

@@ -34,8 +34,9 @@ from headrace.streams.errors import (
     TaskMigratedError,
     record_size,
 )
+from headrace.streams.kafka.clients import BrokerState, new_producer
 from headrace.streams.kafka.clocks import SystemClock
-from headrace.streams.kafka.connectivity import BrokerState, new_producer, not_admitted
+from headrace.streams.kafka.connectivity import rejection_error
 from headrace.streams.kafka.denials import denial
 from headrace.streams.kafka.headers import are_plain, produce_any
 from headrace.streams.kafka.offset_texts import REFUSED, TimeLimits
@@ -52,11 +53,7 @@ _SURE_AFTER_S = 4.0
 _REFUSED_AT = re.compile(r"ProduceRequest for (\S+) \[(\d+)\]")
 """Part of librdkafka's error text that names the partition of a failed transaction."""
 TOO_LARGE = frozenset(
-    {
-        KafkaError.MSG_SIZE_TOO_LARGE,
-        KafkaError.INVALID_MSG_SIZE,
-        KafkaError.RECORD_LIST_TOO_LARGE,
-    }
+    {KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_MSG_SIZE, KafkaError.RECORD_LIST_TOO_LARGE}
 )
 
 GONE = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC})
@@ -93,7 +90,7 @@ class LiveProducer:
         latest_ms: Callable[[], int] | None = None,
         make_client: MakeClient | None = None,
         stopping: Callable[[], bool] = lambda: False,
-        contact: BrokerState | None = None,
+        brokers: BrokerState | None = None,
         group: str | None = None,
         waiting: Callable[[], bool] = lambda: False,
     ) -> None:
@@ -101,7 +98,7 @@ class LiveProducer:
         self._waiting = waiting
         self._config = config
         self._group = group
-        self._contact = contact or BrokerState()
+        self._brokers = brokers or BrokerState()
         self._clock = clock or SystemClock()
         self._latest_ms = latest_ms or self._clock.now_ms
         self._timeout_s = timeout_s
@@ -114,7 +111,7 @@ class LiveProducer:
         self._failed_place: tuple[str, int | None] = ("", None)
         self.waited_s = 0.0
         self.abandoned_clients = 0
-        self._make_a_client = make_client or partial(self._make, contact=self._contact)
+        self._make_a_client = make_client or partial(self._make, brokers=self._brokers)
         self._client = self._make_client()
         self.send = self._make_send()
 
@@ -190,7 +187,7 @@ class LiveProducer:
             self._wait_for_room()
 
     def _stop_waiting(self) -> None:
-        if self._contact.is_given_up():
+        if self._brokers.is_stop_overdue():
             raise StopRequestedError("stopped while waiting for: send")
 
     def _poll(self, timeout_s: float) -> None:
@@ -282,31 +279,31 @@ class LiveProducer:
                 is_over = self._clock.monotonic_s() > deadline and not self._waiting()
                 if not retry or is_over:
                     self._raise(error, call)
-                self._contact.doubt()
+                self._brokers.on_timeout()
                 self._poll(0)  # the client reports unreachable brokers by callbacks
                 if self._clock.monotonic_s() - begun_s >= _SURE_AFTER_S:
                     self._require_admitted()
-                if unless() or self._contact.is_given_up():
+                if unless() or self._brokers.is_stop_overdue():
                     raise StopRequestedError(f"stopped while waiting for: {call}") from error
                 self._clock.sleep(_RETRY_WAIT_S)
             except OutcomeUnknownError:
-                self._contact.doubt()
+                self._brokers.on_timeout()
                 raise
             else:
                 return
 
     def _require_admitted(self) -> None:
         """Raise AccessError if brokers reject this client, which calls do not report."""
-        for failure in self._contact.failures:
+        for failure in self._brokers.failures:
             if failure.is_final:
-                raise not_admitted(failure, self._config)
+                raise rejection_error(failure, self._config)
 
     def _raise(self, error: KafkaException, call: Call) -> NoReturn:
         cause: KafkaError = error.args[0]
         reaction = reaction_to(cause, call)
         if reaction is Reaction.DENIED:
             self._poll_quietly()
-            topic = self._contact.denied_topic
+            topic = self._brokers.denied_topic
             raise denial(cause, self._config, topic=topic, group=self._group) from error
         if reaction is Reaction.MISCONFIGURED:
             raise wrong_setting(cause, f"producer, {call}") from error
@@ -316,7 +313,7 @@ class LiveProducer:
             raise self._refused(cause, topic, partition) from error
         kind = _RAISED.get(reaction, FatalClientError)
         if kind is OutcomeUnknownError:
-            self._contact.doubt()
+            self._brokers.on_timeout()
         raise kind(f"producer, {call}: {cause.str()}") from error
 
     def _refused(

@@ -538,7 +538,7 @@ class NoTracer:
     def forget(self) -> None: ...
 
 
-class Contact(Protocol):
+class BrokerReachability(Protocol):
     """Reachability of the brokers, as the worker uses it."""
 
     @property
@@ -549,8 +549,8 @@ class Contact(Protocol):
         """Raise an error that requires intervention by an operator, if any."""
 
 
-class NoContact:
-    """Contact without clients: brokers always count as reachable."""
+class AlwaysReachable:
+    """Reachability without clients: brokers always count as reachable."""
 
     @property
     def is_lost(self) -> bool:

@@ -11,7 +11,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from headrace.state.log import get_logger
 from headrace.streams.errors import MissingTopicError
-from headrace.streams.kafka.connectivity import BrokerState, new_consumer
+from headrace.streams.kafka.clients import BrokerState, new_consumer
 from headrace.streams.kafka.consumer import checked
 from headrace.streams.kafka.headers import read_headers
 from headrace.streams.kafka.protocols import TopicPartition

@@ -12,7 +12,7 @@ import confluent_kafka
 from confluent_kafka import KafkaError, KafkaException
 
 from headrace.streams.errors import OutcomeUnknownError
-from headrace.streams.kafka.connectivity import new_transactional_producer
+from headrace.streams.kafka.clients import new_transactional_producer
 from headrace.streams.kafka.group_offsets import client_offsets
 from headrace.streams.kafka.producer import LiveProducer, Rows
 from headrace.streams.kafka.protocols import GroupMetadata, Offsets, TopicPartition
@@ -172,7 +172,7 @@ class TransactionalProducer(LiveProducer):
     def abort(self) -> None:
         """Leave it open if waits for the brokers have ended: the successor ends it."""
         if self._is_open:
-            if self._contact.is_given_up():
+            if self._brokers.is_stop_overdue():
                 return
             slice_s = min(self._transaction_timeout_s, _SLICE_S)
             self._call("abort", self._client.abort_transaction, slice_s)

@@ -12,7 +12,7 @@ from confluent_kafka import KafkaException
 
 from headrace.streams.errors import ConfigError, FatalClientError
 from headrace.streams.kafka.admin import REFUSED
-from headrace.streams.kafka.connectivity import answered
+from headrace.streams.kafka.clients import result_within
 from headrace.streams.kafka.denials import DENIED, denial
 from headrace.streams.kafka.group_admin import GroupAdmin
 from headrace.streams.kafka.protocols import NewTopic
@@ -37,7 +37,7 @@ class MirrorCluster(GroupAdmin):
         servers = self._config.get("bootstrap.servers")
         try:
             description = self._client.describe_cluster(request_timeout=self._request_s)
-            return str(answered(description, 2 * self._request_s).cluster_id)
+            return str(result_within(description, 2 * self._request_s).cluster_id)
         except KafkaException as error:
             if error.args[0].code() in DENIED:
                 raise denial(error.args[0], self._config) from error
@@ -118,7 +118,7 @@ class MirrorCluster(GroupAdmin):
                 [new], validate_only=True, request_timeout=self._request_s
             )
             try:
-                answered(futures[topic.name], 2 * self._request_s)
+                result_within(futures[topic.name], 2 * self._request_s)
             except KafkaException as error:
                 cause = error.args[0]
                 # Temporary errors are not rejections: the topic would lack this config.

@@ -29,7 +29,7 @@ from headrace.streams.errors import (
     StreamsError,
 )
 from headrace.streams.kafka.adaptive_batch_size import AdaptiveBatchSize, adjusting
-from headrace.streams.kafka.connectivity import BrokerState, new_consumer
+from headrace.streams.kafka.clients import BrokerState, new_consumer
 from headrace.streams.kafka.consumer import Batches, by_partition
 from headrace.streams.kafka.headers import read_headers
 from headrace.streams.kafka.producer import TOO_LARGE

@@ -15,7 +15,7 @@ from headrace.streams.config.config import StreamsConfig
 from headrace.streams.errors import IdentityError, LocalStateError
 from headrace.streams.kafka.admin import LiveAdmin
 from headrace.streams.kafka.clocks import Background, InThread
-from headrace.streams.kafka.connectivity import BrokerContact
+from headrace.streams.kafka.connectivity import BrokerMonitor
 from headrace.streams.kafka.consumer import LiveConsumer
 from headrace.streams.kafka.consumer import MakeClient as MakeConsumerClient
 from headrace.streams.kafka.group_offsets import MemberlessGroup
@@ -104,7 +104,7 @@ class Connections:
             live client.
         consumer_client: creates Kafka consumers from settings; None for live consumers.
         producer_client: creates Kafka producers from settings; None for live producers.
-        contact: handles the callbacks of live clients, and tracks whether brokers are reachable.
+        brokers: handles the callbacks of live clients, and tracks whether brokers are reachable.
         background: creates a runner of background jobs with a name.
         first_commit_id: returns the first commit ID, which is unique to the worker.
         results_per_commit: the number of results of closed windows in one commit.
@@ -114,7 +114,7 @@ class Connections:
     admin: Callable[[StreamsConfig, Stopping], AdminClient] | None = None
     consumer_client: MakeConsumerClient | None = None
     producer_client: MakeProducerClient | None = None
-    contact: BrokerContact | None = None
+    brokers: BrokerMonitor | None = None
     local_state: Callable[[StreamsConfig], LocalState] = HostState
     background: Callable[[str], Background] = InThread
     calls: Callable[[], Caller] = LiveCalls
@@ -126,12 +126,12 @@ class Connections:
     query_queue: QueryQueue = field(default_factory=QueryQueue)
     sent: SentRecords = field(default_factory=SentRecords)
 
-    def contact_arguments(self, config: StreamsConfig) -> dict[str, Any]:
-        """Return the arguments that connect a live client to the broker contact."""
-        if self.contact is None:
+    def broker_arguments(self, config: StreamsConfig) -> dict[str, Any]:
+        """Return the arguments that connect a live client to the broker monitor."""
+        if self.brokers is None:
             return {}
         timeout_s = config.task_timeout_ms / 1000
-        return {"contact": self.contact, "waiting": partial(self.contact.was_lost, timeout_s)}
+        return {"brokers": self.brokers, "waiting": partial(self.brokers.was_lost, timeout_s)}
 
     def all_measures(self) -> Measures:
         """Return the measurements of the worker, including records sent by its producers."""
@@ -147,7 +147,7 @@ class Connections:
             config.admin_config(),
             timeout_s=timeout_s,
             stopping=stopping,
-            **self.contact_arguments(config),
+            **self.broker_arguments(config),
         )
 
     def make_consumer(
@@ -164,7 +164,7 @@ class Connections:
             clock=clock,
             make_client=self.consumer_client,
             reads_headers=reads_headers,
-            **self.contact_arguments(config),
+            **self.broker_arguments(config),
         )
 
     def memberless_group(self, config: StreamsConfig, stopping: Stopping) -> MemberlessGroup:
@@ -173,7 +173,7 @@ class Connections:
             config.admin_config(),
             timeout_s=timeout_s,
             stopping=stopping,
-            **self.contact_arguments(config),
+            **self.broker_arguments(config),
         )
 
     def committed_records(self, config: StreamsConfig, clock: Clock) -> CommittedRecords:

@@ -12,11 +12,11 @@ from headrace.streams.kafka.adaptive_batch_size import FIRST_RECORDS
 from headrace.streams.kafka.clocks import Background
 from headrace.streams.kafka.protocols import (
     AdminClient,
+    AlwaysReachable,
+    BrokerReachability,
     Clock,
     Consumer,
-    Contact,
     Log,
-    NoContact,
     NoTracer,
     Probe,
     Producer,
@@ -146,7 +146,7 @@ class WorkerDependencies:
     first_commit_id: int
     log: Log
     calls: Caller
-    contact: Contact = field(default_factory=NoContact)
+    brokers: BrokerReachability = field(default_factory=AlwaysReachable)
     gate: Gate = field(default_factory=OpenGate)
     worker_id: str = ""
     measures: Measures = NOTHING_MEASURED

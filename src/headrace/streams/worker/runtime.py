@@ -18,9 +18,9 @@ from headrace.streams.kafka.offset_texts import TimeLimits
 from headrace.streams.kafka.plain_producer import PlainProducer
 from headrace.streams.kafka.protocols import (
     AdminClient,
+    AlwaysReachable,
     Clock,
     Log,
-    NoContact,
     Probe,
     Producer,
     TopicDescription,
@@ -228,7 +228,7 @@ class WorkerFactory:
             first_commit_id=connections.first_commit_id(),
             results_per_commit=connections.results_per_commit,
             log=log,
-            contact=connections.contact or NoContact(),
+            brokers=connections.brokers or AlwaysReachable(),
             gate=self.gate or OpenGate(),
             worker_id=local.instance_id,
             measures=connections.all_measures(),
@@ -267,7 +267,7 @@ class WorkerFactory:
             "make_client": connections.producer_client,
             "stopping": self.stopping,
             "group": config.application_id,
-            **connections.contact_arguments(config),
+            **connections.broker_arguments(config),
         }
 
         def make() -> Producer:

@@ -17,7 +17,7 @@ from headrace.streams.config.config import StreamsConfig
 from headrace.streams.config.settings import SHUTDOWN_ENDING
 from headrace.streams.errors import FatalClientError, ShutDownError
 from headrace.streams.kafka.acls import AccessError
-from headrace.streams.kafka.connectivity import BrokerContact
+from headrace.streams.kafka.connectivity import BrokerMonitor
 from headrace.streams.kafka.group_offsets import MemberlessGroup, OpenGroup
 from headrace.streams.kafka.protocols import Clock, CommittedOffset, Log, Offsets, TopicPartition
 from headrace.streams.plan.plan import SubPlan
@@ -209,7 +209,7 @@ class Shutdown:
         self._received: ShutDownError | None = None
         self._is_sending = False
 
-    def watched(self, contact: BrokerContact, stop: Callable[[], None]) -> ShutdownWatch:
+    def watched(self, brokers: BrokerMonitor, stop: Callable[[], None]) -> ShutdownWatch:
         """Return the watch context in which a worker runs; another thread calls `stop`."""
 
         def on_request(error: ShutDownError) -> None:
@@ -221,7 +221,7 @@ class Shutdown:
 
         return ShutdownWatch(
             self._config.application_id,
-            lambda: OpenGroup(self._config.admin_config(), self._group, contact=contact),
+            lambda: OpenGroup(self._config.admin_config(), self._group, brokers=brokers),
             self._tps,
             on_request=on_request,
             log=self._log,

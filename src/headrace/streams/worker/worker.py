@@ -182,7 +182,7 @@ class Worker:
             if self.tasks.has_unknown:
                 self._topic_watch.check_within(UNKNOWN_TOPICS_CHECK_S)
             self._topic_watch.turn()
-            self._dependencies.contact.turn()
+            self._dependencies.brokers.turn()
             self._snapshots.turn()
             self._queries.turn()
 

@@ -27,7 +27,8 @@ from headrace.streams.devbroker import DevBroker
 from headrace.streams.devbroker.cluster import choose_base
 from headrace.streams.errors import ConfigError, FatalClientError, StopRequestedError
 from headrace.streams.kafka.acls import AccessError
-from headrace.streams.kafka.connectivity import BrokerContact, BrokerState, reach
+from headrace.streams.kafka.clients import BrokerState
+from headrace.streams.kafka.connectivity import BrokerMonitor, reach
 from headrace.streams.kafka.unreached import Unreached
 from headrace.streams.supervisor.exit_codes import ExitCode, exit_code_of, is_crash
 from headrace.topology import StreamsBuilder, Topology, serdes
@@ -92,11 +93,11 @@ def test_an_application_waits_for_brokers_and_says_what_it_tried(
 def test_the_warning_comes_again_with_back_off() -> None:
     stop = threading.Event()
     with capture_logs() as logs:
-        contact = BrokerContact({"bootstrap.servers": CLOSED})
+        brokers = BrokerMonitor({"bootstrap.servers": CLOSED})
 
         def wait() -> None:
             with pytest.raises(StopRequestedError):
-                contact.reach(stop.is_set)
+                brokers.reach(stop.is_set)
 
         thread = threading.Thread(target=wait)
         thread.start()
@@ -119,7 +120,7 @@ def test_whoever_says_it_for_several_processes_leaves_one_of_them_a_line_for_deb
         return True
 
     with capture_logs() as logs, pytest.raises(StopRequestedError):
-        BrokerContact({"bootstrap.servers": CLOSED}, report=say).reach(stop.is_set)
+        BrokerMonitor({"bootstrap.servers": CLOSED}, report=say).reach(stop.is_set)
     assert [unreached.servers for unreached in told] == [CLOSED]
     assert [entry["log_level"] for entry in named(logs, "brokers_not_reached")] == ["debug"]
 
@@ -131,19 +132,19 @@ def test_a_mistake_beside_the_worker_ends_it_and_does_not_leave_it_waiting() -> 
     def say(_: Unreached) -> bool:
         raise OSError("nobody reads the reports")
 
-    contact = BrokerContact({"bootstrap.servers": CLOSED}, report=say)
-    vars(contact)["_was_reached"] = True
-    contact.on_error(KafkaError(KafkaError._ALL_BROKERS_DOWN))
+    brokers = BrokerMonitor({"bootstrap.servers": CLOSED}, report=say)
+    vars(brokers)["_was_reached"] = True
+    brokers.on_error(KafkaError(KafkaError._ALL_BROKERS_DOWN))
 
     def is_told() -> bool:
         try:
-            contact.turn()
+            brokers.turn()
         except OSError as error:
             return str(error) == "nobody reads the reports"
         return False
 
     wait_until(is_told)
-    contact.close()
+    brokers.close()
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ import pytest
 
 from headrace.streams.kafka.acls import AccessError
 from headrace.streams.kafka.connectivity import reach
-from headrace.streams.kafka.port_check import look_at_certificate
+from headrace.streams.kafka.port_check import check_certificate
 from tests.support.certificates import Authority, showing
 
 
@@ -56,13 +56,13 @@ def test_a_look_trusts_what_the_settings_say(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     with showing(authority.signed("kafka-1")) as address:
         pem = {"ssl.ca.pem": authority.ca.read_text()}
-        found = look_at_certificate(address, pem)
+        found = check_certificate(address, pem)
         assert found is not None
         assert "not for the name localhost" in found.reason
         any_name = {**pem, "ssl.endpoint.identification.algorithm": "none"}
-        assert look_at_certificate(address, any_name) is None
-        found = look_at_certificate(address, {})
+        assert check_certificate(address, any_name) is None
+        found = check_certificate(address, {})
         assert found is not None
         assert "no trusted authority" in found.reason
-    assert look_at_certificate("localhost:1", pem) is None
-    assert look_at_certificate("localhost:1", {"ssl.ca.location": "/nowhere.pem"}) is None
+    assert check_certificate("localhost:1", pem) is None
+    assert check_certificate("localhost:1", {"ssl.ca.location": "/nowhere.pem"}) is None

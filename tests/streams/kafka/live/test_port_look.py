@@ -19,8 +19,9 @@ from structlog.testing import capture_logs
 from headrace.streams.devbroker import DevBroker
 from headrace.streams.errors import FatalClientError, StopRequestedError
 from headrace.streams.kafka.acls import AccessError
-from headrace.streams.kafka.connectivity import BrokerContact, reach, read_failure
-from headrace.streams.kafka.port_check import Seen, advice_on, look
+from headrace.streams.kafka.clients import read_failure
+from headrace.streams.kafka.connectivity import BrokerMonitor, reach
+from headrace.streams.kafka.port_check import ServerKind, advice_for, check_port
 
 Talk = Callable[[socket.socket], None]
 
@@ -108,14 +109,14 @@ def one_of(kind: str) -> Iterator[str]:
         ("closes", "closes"),
     ],
 )
-def test_a_look_says_what_is_there(kind: str, seen: Seen) -> None:
+def test_a_look_says_what_is_there(kind: str, seen: ServerKind) -> None:
     with one_of(kind) as address:
-        assert look(address, timeout_s=0.5) == seen
+        assert check_port(address, timeout_s=0.5) == seen
 
 
 @pytest.mark.parametrize("address", ["localhost:1", "no-such-host.invalid:1", "localhost", ":", ""])
 def test_where_nothing_is_a_look_sees_nothing(address: str) -> None:
-    assert look(address, timeout_s=0.5) == "nothing"
+    assert check_port(address, timeout_s=0.5) == "nothing"
 
 
 def test_a_server_with_tls_is_known_by_its_handshake(tmp_path: Path) -> None:
@@ -132,12 +133,12 @@ def test_a_server_with_tls_is_known_by_its_handshake(tmp_path: Path) -> None:
             inside.recv(1000)
 
     with serving(talk) as address:
-        assert look(address) == "tls"
+        assert check_port(address) == "tls"
 
 
 def test_brokers_are_known_with_tls_and_without(broker: str, secured: DevBroker) -> None:
-    assert look(broker) == look(f"PLAINTEXT://{broker}") == "kafka"
-    assert look(str(secured.settings()["bootstrap.servers"])) == "tls"
+    assert check_port(broker) == check_port(f"PLAINTEXT://{broker}") == "kafka"
+    assert check_port(str(secured.settings()["bootstrap.servers"])) == "tls"
 
 
 @pytest.mark.slow
@@ -181,9 +182,9 @@ def test_a_command_says_what_was_seen(kind: str, protocol: str, said: str) -> No
 def test_an_application_that_waits_says_what_was_seen() -> None:
     waits = "brokers_not_reached"
     with one_of("silent") as address, capture_logs() as logs:
-        contact = BrokerContact({"bootstrap.servers": address})
+        brokers = BrokerMonitor({"bootstrap.servers": address})
         with pytest.raises(StopRequestedError):
-            contact.reach(lambda: any(entry["event"] == waits for entry in logs))
+            brokers.reach(lambda: any(entry["event"] == waits for entry in logs))
     (event,) = [entry for entry in logs if entry["event"] == waits]
     assert event["reason"] == f"at {address} connections are accepted and nothing is sent"
     assert "responds" in event["advice"]
@@ -220,9 +221,9 @@ def test_a_broker_that_asks_for_no_login_is_not_a_wrong_password(broker: str) ->
     ],
 )
 def test_the_advice_is_of_what_is_seen_and_what_is_set(
-    seen: Seen, protocol: str, advice: str | None
+    seen: ServerKind, protocol: str, advice: str | None
 ) -> None:
-    found = advice_on(seen, protocol)
+    found = advice_for(seen, protocol)
     assert found is None if advice is None else advice in str(found)
 
 
@@ -233,7 +234,7 @@ def test_an_answer_of_no_broker_is_not_told_as_a_large_one() -> None:
     )
     assert failure is not None
     assert (failure.kind, failure.reason) == (
-        "stranger",
+        "not_kafka",
         "a web server answers, not a Kafka broker",
     )
 
