@@ -89,7 +89,7 @@ def read(text: str, due: dict[int, list[Message]] | None = None) -> list[int]:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (REFUSED, "does not let User:app in: .*correct sasl.mechanism, sasl.username and"),
+        (REFUSED, "rejects User:app: .*correct sasl.mechanism, sasl.username and"),
         (UNTRUSTED, "certificate of the broker kafka:9092 cannot be verified: .*ssl.ca.location"),
     ],
 )

@@ -156,8 +156,7 @@ def _meaning(error: type[BaseException]) -> str:
     """Return the prose of a class's docstring, without its sections."""
     text = inspect.cleandoc(error.__doc__ or "")
     prose = re.split(r"^(?:Args|Attributes|Examples?|Raises):$|^>>> ", text, flags=re.M)[0]
-    prose = re.sub(r"\s+", " ", prose).strip().replace("``", "`").replace("|", "/")
-    return prose.replace("Nobody catches it", "It is not handled")
+    return re.sub(r"\s+", " ", prose).strip().replace("``", "`").replace("|", "/")
 
 
 def _linked(text: str) -> str:

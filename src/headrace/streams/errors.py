@@ -54,7 +54,7 @@ class StreamsError(Exception):
 class ConfigError(StreamsError):
     """Invalid settings; raised before anything starts, with all problems listed.
 
-    Nobody catches it: the worker stops and the supervisor does not restart it.
+    It is not handled: the worker stops and the supervisor does not restart it.
 
     Args:
         problems: one or more sentences for each invalid setting.
@@ -80,7 +80,7 @@ class ConfigError(StreamsError):
 class MissingTopicError(StreamsError):
     """Source or output topic that does not exist, at the start or because it was deleted later.
 
-    Nobody catches it: the worker stops, because state built from part of the input would be wrong.
+    It is not handled: the worker stops, because state built from part of the input would be wrong.
     """
 
     def __init__(self, message: str, *, topics: Iterable[str] = ()) -> None:
@@ -93,7 +93,7 @@ class MisconfiguredTopicError(StreamsError):
 
     Raised if an internal topic has a different partition count or cleanup.policy than the topology
     requires, if joined source topics have unequal partition counts, or if a source topic has more
-    partitions than the changelog of its state. Nobody catches it: no record is read before the
+    partitions than the changelog of its state. It is not handled: no record is read before the
     topics are corrected.
     """
 
@@ -101,14 +101,14 @@ class MisconfiguredTopicError(StreamsError):
 class IdentityError(StreamsError):
     """Another live worker with this worker's identity (group.instance.id, transactional.id).
 
-    Nobody catches it: if two workers fence each other, restarting both would repeat it forever.
+    It is not handled: if two workers fence each other, restarting both would repeat it forever.
     """
 
 
 class RecordError(StreamsError):
     """Record that cannot be processed and that no exception handler skips.
 
-    Nobody catches it: a restart would fail on the same record. The message names the record by
+    It is not handled: a restart would fail on the same record. The message names the record by
     topic, partition and offset; its key and value appear neither in the message nor in the log.
 
     Args:
@@ -191,7 +191,7 @@ record with headrace skip orders 3 17 --app MODULE:APP
 class ProcessorFailedError(StreamsError):
     """Processor failure outside of any record: in `init` or in a punctuator.
 
-    Nobody catches it: nothing that the processor did is committed, and a restart would fail again.
+    It is not handled: nothing that the processor did is committed, and a restart would fail again.
 
     Args:
         message: the failure, without the text of an error that may quote a record.
@@ -233,7 +233,7 @@ def _places(error: RecordError | ProcessorFailedError) -> list[str]:
 class LocalStateError(StreamsError):
     """Local state that cannot be used: not writable, written by another release, or locked.
 
-    Nobody catches it: the files are intact, and the cause is outside of this process.
+    It is not handled: the files are intact, and the cause is outside of this process.
     """
 
 
@@ -277,21 +277,21 @@ class GlobalTableLostError(FatalClientError):
 class ResetUnfinishedError(StreamsError):
     """Group offsets marked by a reset that started and did not finish.
 
-    Nobody catches it: topics and state from before the reset may still exist and would be used.
+    It is not handled: topics and state from before the reset may still exist and would be used.
     """
 
 
 class ChangelogUnfinishedError(StreamsError):
     """Changelogs that are being written from local rows and are not complete.
 
-    Nobody catches it: a task that started now would restore only a part of its rows.
+    It is not handled: a task that started now would restore only a part of its rows.
     """
 
 
 class BackfillOpenError(StreamsError):
     """Backfill whose handover to the application is in progress or was interrupted.
 
-    Nobody catches it: half-written state would be used.
+    It is not handled: half-written state would be used.
 
     Args:
         is_dropped: whether the backfill is being dropped instead of finished.
@@ -327,7 +327,7 @@ the application did not start; finish it with `headrace backfill ... --id bf-1`,
 class ShutDownError(StreamsError):
     """Shutdown request for all processes of the application, sent by another process.
 
-    Nobody catches it: the next start of the application ignores the old request.
+    It is not handled: the next start of the application ignores the old request.
 
     Args:
         host: the host of that process.
@@ -337,9 +337,9 @@ class ShutDownError(StreamsError):
 
     Examples:
         >>> print(ShutDownError("shop", "db-3", 41, "RecordError", "in-0 offset 7 cannot be read"))
-        the application shop is shut down everywhere, which its uncaught_error_handler has \
-answered on db-3 (process 41) to RecordError: in-0 offset 7 cannot be read; put that right, then \
-start again
+        the application shop is shut down on all hosts: its uncaught_error_handler requested this \
+on db-3 (process 41) after RecordError: in-0 offset 7 cannot be read. Fix the cause, then start \
+again
     """
 
     def __init__(
@@ -353,16 +353,16 @@ start again
     def __str__(self) -> str:
         application, host, process, error, reason = self.args
         return (
-            f"the application {application} is shut down everywhere, which its "
-            f"uncaught_error_handler has answered on {host} (process {process}) to {error}: "
-            f"{reason}; put that right, then start again"
+            f"the application {application} is shut down on all hosts: its uncaught_error_handler "
+            f"requested this on {host} (process {process}) after {error}: {reason}. Fix the cause, "
+            "then start again"
         )
 
 
 class TopologyChangedError(StreamsError):
     """Topology change that would lose or misread deployed state and is not accepted.
 
-    Nobody catches it: correct the program or accept the change.
+    It is not handled: correct the program or accept the change.
 
     Args:
         changes: each consequence with its fix.
@@ -388,7 +388,7 @@ class TopologyChangedError(StreamsError):
 class VersionConflictError(StreamsError):
     """Live workers of another version that would own the same partitions as this version.
 
-    Nobody catches it: stop the other workers first.
+    It is not handled: stop the other workers first.
 
     Args:
         application_id: the application.
@@ -545,7 +545,7 @@ class OffsetLostError(StreamsError):
     """Next input offset that no longer exists on the broker: its record was deleted unread.
 
     The worker catches it once for each offset, because another worker may own the partition by now
-    and may have moved on. The second time nobody catches it: continuing elsewhere would silently
+    and may have moved on. The second time it is not handled: continuing elsewhere would silently
     lose or repeat records. Either retention deleted unread records, or the topic was re-created, or
     an offset beyond its end was set.
     """
@@ -618,7 +618,7 @@ class LetterTooLargeError(RecordTooLargeError):
     def __str__(self) -> str:
         limit = f" of {self.limit}" if self.limit is not None else ""
         return (
-            f"the record is to become a dead letter, whose {self.size} bytes, without a word about "
-            f"the error, are larger than the max.message.bytes{limit} of {self.topic}; raise it "
-            "above that of the topic that the record was read from"
+            f"the dead letter of the record has {self.size} bytes without headers of the error, "
+            f"and is larger than the max.message.bytes{limit} of {self.topic}; raise it above that "
+            "of the topic that the record was read from"
         )

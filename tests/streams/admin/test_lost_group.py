@@ -132,7 +132,7 @@ def test_a_group_that_is_gone_is_refused_with_all_that_lacks() -> None:
         looked(driver)
     message = str(raised.value)
     assert f"no committed offsets for a-0..1, {BETWEEN}-0..1:" in message
-    assert f"writes to {BETWEEN}, behind which records are counted (tasks 0_0..1)" in message
+    assert f"writes to {BETWEEN}, whose readers count the records (tasks 0_0..1)" in message
     assert "has state in n (tasks 1_0..1)" in message
     assert f"--topic a --topic {BETWEEN} --to N" in message
     assert "headrace reset" in message

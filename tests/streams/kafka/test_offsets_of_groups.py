@@ -125,7 +125,7 @@ def test_who_looks_at_a_group_all_the_time_does_not_have_it_described(
     )
     for ask in (look.group_state, look.assigned):
         with pytest.raises(
-            FatalClientError, match=r"cannot describe the group g: .*ask again later"
+            FatalClientError, match=r"cannot describe the group g: .*try again later"
         ):
             ask("g")
 

@@ -201,7 +201,7 @@ CASES = {
     "an output without a key for a compacted topic": Case(
         SECRET_VALUE,
         lambda s: s.select_key(lambda k, v: None if SECRET in v else k),
-        "refuses a record",
+        "rejects a record",
         node="write",
         exact=False,
         output={"cleanup.policy": "compact"},

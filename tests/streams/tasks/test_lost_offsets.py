@@ -363,7 +363,7 @@ def test_what_is_counted_behind_a_repartition_topic_is_not_written_to_it_again()
     with pytest.raises(StateWithoutOffsetsError) as raised:
         driver.run()
     message = str(raised.value)
-    assert "task 0_0 writes to app-by-word-repartition, behind which records are counted" in message
+    assert "task 0_0 writes to app-by-word-repartition, whose readers count the records" in message
     assert "has no committed offsets for b-0:" in message
     assert "--topic b:0 --to N" in message
     assert outputs(driver) == [1, 2, 3]

@@ -145,7 +145,7 @@ def test_what_is_wrong_with_an_answer_is_said_after_the_worker_has_closed() -> N
     scene = Scene(given.append)
     error = ZeroDivisionError()
     assert not scene.uncaught.keeps_partitions(error)
-    with pytest.raises(ConfigError, match="answered None"):
+    with pytest.raises(ConfigError, match="returned None"):
         scene.ask(error)
     assert given == [error]
 
@@ -161,11 +161,11 @@ def test_nobody_is_asked_about_a_shutdown_that_was_heard_of() -> None:
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
-        ("replace", "answered 'replace'"),
-        (None, "answered None"),
-        (True, "answered True"),
-        (ValueError(SECRET), "answered a ValueError"),
-        ([SECRET], "answered a list"),
+        ("replace", "returned 'replace'"),
+        (None, "returned None"),
+        (True, "returned True"),
+        (ValueError(SECRET), "returned a ValueError"),
+        ([SECRET], "returned a list"),
     ],
 )
 def test_what_is_no_answer_is_told_with_its_place(answer: object, said: str) -> None:

@@ -51,7 +51,7 @@ def completed(own: Mapping[str, Any], required: Iterable[str]) -> Mapping[str, A
 class ApplicationError(StreamsError):
     """Application that cannot be loaded, or a name that does not refer to an application.
 
-    Nobody catches it: the name or the code must be corrected first.
+    It is not handled: the name or the code must be corrected first.
     """
 
 

@@ -126,7 +126,7 @@ def principal_of(config: Mapping[str, object]) -> str:
 class AccessError(StreamsError):
     """The cluster rejects this client, denies it an operation, or is not trusted.
 
-    A password or a certificate is wrong, or an ACL is missing. Nobody catches it: a retry fails in
+    A password or a certificate is wrong, or an ACL is missing. It is not handled: a retry fails in
     the same way until an operator has changed something. `right` is in Kafka's terms.
     """
 

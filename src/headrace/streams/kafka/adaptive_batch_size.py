@@ -41,8 +41,8 @@ _RECENT = 12
 _RECOVERY = 1.01
 """Factor by which each batch in time raises a target time that timeouts have lowered."""
 _LOWERED = (
-    "nothing is lost: less is sent at a time, so that it is taken in time, and more when it is "
-    "taken faster; act if the rate is too low: look for a quota, a slow disk, a lock or a trigger"
+    "nothing is lost. Smaller batches are sent until they are accepted faster. Act only if the "
+    "rate is too low: check for a quota, a slow disk, a lock or a trigger"
 )
 
 

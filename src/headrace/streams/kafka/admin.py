@@ -405,7 +405,7 @@ class LiveAdmin:
             # A new client discovers the current brokers.
             self._client = new_admin(self._config, self._brokers)
             raise FatalClientError(
-                f"cannot describe the group {group}: {error.args[0].str()}; ask again later"
+                f"cannot describe the group {group}: {error.args[0].str()}; try again later"
             ) from error
         listing = next((one for one in listed if one.id == group and one.error is None), None)
         return GroupState("dead", {}) if listing is None else _state_of(listing)
@@ -510,7 +510,7 @@ class LiveAdmin:
         if code in GONE:
             raise MissingTopicError(f"{what}; was the topic deleted?", topics=[_topic(item)])
         if code == KafkaError.INVALID_REPLICATION_FACTOR:
-            raise ConfigError(f"{what}; set replication.factor to no more than there are brokers")
+            raise ConfigError(f"{what}; set replication.factor to at most the number of brokers")
         if code in REFUSED:
             raise ConfigError(f"{what}; correct the settings topic.* or the topology")
         if _passes(error, elapsed_s):

@@ -90,7 +90,7 @@ def _sentence(problem: str, settings: Mapping[str, Any]) -> tuple[str, str]:
     advice = ""
     file = _FILE.match(what)
     if "GSSAPI" in what:
-        advice = "; set sasl.mechanism, such as SCRAM-SHA-512: without it Kerberos is meant"
+        advice = "; set sasl.mechanism, such as SCRAM-SHA-512: the default is Kerberos"
     elif file is not None and not Path(str(settings.get(file[1]))).is_file():
-        advice = f"; there is no file {settings.get(file[1])}"
-    return what, f"Kafka's client does not take its settings ({prefix}): {what}{advice}"
+        advice = f"; the file {settings.get(file[1])} does not exist"
+    return what, f"Kafka's client rejects its settings ({prefix}): {what}{advice}"

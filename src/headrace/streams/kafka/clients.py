@@ -49,7 +49,7 @@ _LINE = re.compile(
 _TRIED = {
     "CONNECT": "to connect",
     "SSL_HANDSHAKE": "the TLS handshake",
-    "APIVERSION_QUERY": "to ask for its versions",
+    "APIVERSION_QUERY": "to request its versions",
     "AUTH_HANDSHAKE": "to log in",
     "AUTH_REQ": "to log in",
     "AUTH_LEGACY": "to log in",
@@ -61,7 +61,7 @@ ADVICE: dict[Kind, str] = {
     "certificate": "set ssl.ca.location to the authority that signed the brokers' certificates, "
     "and bootstrap.servers to a name that is in them",
     "credentials": "correct sasl.mechanism, sasl.username and sasl.password",
-    "no_login": "it asks for no login: set security.protocol to PLAINTEXT or SSL",
+    "no_login": "it requires no login: set security.protocol to PLAINTEXT or SSL",
     "not_kafka": "correct bootstrap.servers",
     "closed": "it may expect another security.protocol, with or without TLS",
     "unknown": "check that the brokers are up and that no firewall blocks the connection",
@@ -329,8 +329,8 @@ def call_with_timeout(
         >>> call_with_timeout(threading.Event().wait, lambda: 0.01)
         Traceback (most recent call last):
             ...
-        headrace.streams.errors.OutcomeUnknownError: the client does not come back from a \
-call within 0.01 s
+        headrace.streams.errors.OutcomeUnknownError: a call of the client did not return \
+within 0.01 s
     """
     failures: list[BaseException] = []
 
@@ -351,9 +351,7 @@ call within 0.01 s
         if made_progress():
             progress_s = time.monotonic()
         elif left_s <= 0:
-            raise OutcomeUnknownError(
-                f"the client does not come back from a call within {limit_s():g} s"
-            )
+            raise OutcomeUnknownError(f"a call of the client did not return within {limit_s():g} s")
     if failures:
         raise failures[0]
 

@@ -418,7 +418,7 @@ def rejection_error(failure: BrokerFailure, config: Mapping[str, Any]) -> Access
     who = principal_of(config)
     advice = failure.advice.replace("sasl.password", written_as(config, "sasl.password"))
     return AccessError(
-        f"the broker {failure.address} does not let {who} in: {failure.reason}; {advice}",
+        f"the broker {failure.address} rejects {who}: {failure.reason}; {advice}",
         principal=who,
     )
 

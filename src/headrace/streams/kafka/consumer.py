@@ -401,13 +401,13 @@ def _raise_if_final(
         raise OffsetLostError(where, error.str())
     if code in GONE:
         raise MissingTopicError(
-            f"{where} does not exist any more; create the topic again, or take it out of the "
-            "topology, then start the application"
+            f"{where} no longer exists. Re-create the topic, or remove it from the topology, then "
+            "start the application"
         )
     if code == KafkaError._MAX_POLL_EXCEEDED:
         raise TaskMigratedError(
-            f"no poll within max.poll.interval.ms: {error.str()}; a user function took too long: "
-            "make it faster, or set consumer.max.poll.interval.ms higher"
+            f"no poll within max.poll.interval.ms: {error.str()}; a user function took too long. "
+            "Make it faster, or raise consumer.max.poll.interval.ms"
         )
     if reaction_to(error, "consumer") is not Reaction.RETRY:
         _raise(error, where, config, topic=topic)

@@ -58,7 +58,7 @@ grant it, as headrace acls MODULE:APP --user app --grant does for all that an ap
     code, who = error.code(), principal_of(config)
     if code in (KafkaError.SASL_AUTHENTICATION_FAILED, KafkaError._AUTHENTICATION):
         return AccessError(
-            f"the brokers do not let {who} in: {error.str()}; correct sasl.mechanism, "
+            f"the brokers reject {who}: {error.str()}; correct sasl.mechanism, "
             f"sasl.username and {written_as(config, 'sasl.password')}",
             principal=who,
         )

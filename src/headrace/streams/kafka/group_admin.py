@@ -120,7 +120,9 @@ class GroupAdmin(LiveAdmin):
                 continue
             what = f"cannot set the offset of {tp.topic}-{tp.partition}: {tp.error.str()}"
             if tp.error.code() in _NOT_EMPTY:
-                raise ResetRefusedError(f"{what}; a worker of the application was started")
+                raise ResetRefusedError(
+                    f"{what}; a worker of the application was started. Stop all workers"
+                )
             if tp.error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
                 raise MissingTopicError(f"{what}; was it deleted?", topics=[tp.topic])
             if tp.error.code() in DENIED:
@@ -185,8 +187,7 @@ class GroupAdmin(LiveAdmin):
         while doomed and (left := self.describe(doomed)):
             if time.monotonic() >= give_up_at:
                 raise FatalClientError(
-                    f"topics {', '.join(left)} were deleted and are still there; look into the "
-                    "brokers' logs"
+                    f"topics {', '.join(left)} still exist after deletion. Check the brokers' logs"
                 )
             time.sleep(_LOOK_AGAIN_S)
 
@@ -235,7 +236,7 @@ def _is_passing(tps: Iterable[Any]) -> bool:
 def _undecided(group: str, tps: Iterable[Any]) -> ResetRefusedError:
     named = ", ".join(f"{tp.topic}-{tp.partition}" for tp in tps)
     return ResetRefusedError(
-        f"a transaction on the offsets of {named} in the group {group} is open, of a worker that "
-        "was killed perhaps; the broker aborts it after the worker's "
-        "producer.transaction.timeout.ms: try again then"
+        f"a transaction on the offsets of {named} in the group {group} is open, perhaps because a "
+        "worker was killed. Try again after the worker's producer.transaction.timeout.ms, when "
+        "the broker has aborted it"
     )

@@ -96,8 +96,8 @@ _1970 = datetime(1970, 1, 1, tzinfo=UTC)
 _UNITS = ((1_000, "microseconds"), (1_000_000, "nanoseconds"))
 _PLAUSIBLE = range(1990, 2100)
 REFUSED = (
-    "refuses a record as its timestamp is too far from the broker's clock: ahead of it by more "
-    "than message.timestamp.after.max.ms (an hour by default), or behind it by more than "
+    "rejects a record because its timestamp differs too much from the broker's clock: it is ahead "
+    "by more than message.timestamp.after.max.ms (an hour by default), or behind by more than "
     "message.timestamp.before.max.ms"
 )
 
@@ -121,10 +121,10 @@ def format_time(time_ms: int) -> str:
 
 def advice(topic: str | None) -> str:
     return (
-        "give milliseconds since 1970, such as by the timestamps= extractor of the source. Raise "
-        f"message.timestamp.after.max.ms of {topic or 'the topic'}, and of each that is written "
-        "behind it, only where such times are meant: they close all windows before them, and the "
-        "records of now are late then"
+        "use milliseconds since 1970, for example by a timestamps= extractor of the source. Raise "
+        f"message.timestamp.after.max.ms of {topic or 'the topic'}, and of each topic downstream, "
+        "only if such times are intended: they close all earlier windows, and current records are "
+        "then late"
     )
 
 
@@ -162,10 +162,10 @@ class TimeLimits:
         Traceback (most recent call last):
         headrace.topology.errors.RefusedTimestampError: a record for out has the timestamp \
 2082758400000 (in the year 2036), which is 4430 days ahead of the clock, and \
-message.timestamp.after.max.ms of out is 3600000; give milliseconds since 1970, such as by the \
-timestamps= extractor of the source. Raise message.timestamp.after.max.ms of out, and of each that \
-is written behind it, only where such times are meant: they close all windows before them, and the \
-records of now are late then
+message.timestamp.after.max.ms of out is 3600000; use milliseconds since 1970, for example by a \
+timestamps= extractor of the source. Raise message.timestamp.after.max.ms of out, and of each \
+topic downstream, only if such times are intended: they close all earlier windows, and current \
+records are then late
         """
         ahead_ms = self.ahead_ms.get(topic, LAST_TIME_MS)
         behind_ms = self.behind_ms.get(topic, LAST_TIME_MS)
@@ -175,7 +175,7 @@ records of now are late then
         name, limit_ms = ("after", ahead_ms) if is_ahead else ("before", behind_ms)
         distance = f"{span(abs(time_ms - now_ms))} {'ahead of' if is_ahead else 'behind'} the clock"
         setting = f"message.timestamp.{name}.max.ms"
-        fix = advice(topic) if is_ahead else f"raise {setting} where such old times are meant"
+        fix = advice(topic) if is_ahead else f"raise {setting} if such old times are intended"
         raise RefusedTimestampError(
             topic,
             time_ms,

@@ -324,12 +324,14 @@ class LiveProducer:
             what = f"{where} {REFUSED}"
             return RecordRefusedError(what, topic=topic, partition=partition, for_its_time=True)
         if cause.code() not in TOO_LARGE:
-            what = f"{where} refuses a record: {cause.str()}"
+            what = f"{where} rejects a record: {cause.str()}"
         else:
             limit = None if topic is None else self._current_limit(topic)
             of = f" of {limit}" if limit is not None else ""
-            what = f"a record, or a batch of them, is larger than the max.message.bytes{of} of "
-            what += f"{where}; raise it, or write less per record"
+            what = (
+                f"a record or a batch is larger than the max.message.bytes{of} of {where}; raise "
+            )
+            what += "it, or write smaller records"
         return RecordRefusedError(what, topic=topic, partition=partition)
 
 

@@ -102,8 +102,8 @@ class SchemaRegistry:
             raise RegistryError(f"{where}: {text} (HTTP {status})") from self._cause(error)
         except Exception as error:
             raise RegistryError(
-                f"{where}: no answer ({type(error).__name__}: {self._scrubbed(error)}); see that "
-                "it runs and can be reached, then start again"
+                f"{where}: no answer ({type(error).__name__}: {self._scrubbed(error)}); check "
+                "that it runs and is reachable, then start again"
             ) from self._cause(error)
 
     def _scrubbed(self, text: object) -> str:

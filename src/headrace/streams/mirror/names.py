@@ -16,7 +16,7 @@ from headrace.streams.plan.identity import TopicReplacedError
 class MirroredTopicReplacedError(TopicReplacedError):
     """Mirrored topic that was deleted and re-created, at the source or at the target.
 
-    Nobody catches it: the copied records belong to the old topic, and its offsets are meaningless
+    It is not handled: the copied records belong to the old topic, and its offsets are meaningless
     now.
 
     Args:
@@ -40,7 +40,7 @@ class MirroredTopicReplacedError(TopicReplacedError):
 class RecordsLostError(OffsetLostError):
     """Records of the source that were deleted before they were copied, or after.
 
-    Nobody catches it: the copy would silently lack records.
+    It is not handled: the copy would silently lack records.
 
     Args:
         position: the next offset to copy.

@@ -34,7 +34,7 @@ from headrace.topology.timestamps import Stamped
 class TopicReplacedError(StreamsError):
     """Raised if an input topic was deleted and re-created: its committed offsets are meaningless.
 
-    Nobody catches it: a person has to decide where to start in the new topic, because an offset of
+    It is not handled: a person has to decide where to start in the new topic, because an offset of
     the old topic could skip records.
 
     Args:
@@ -69,7 +69,7 @@ continue with the new topic, run headrace offsets set MODULE:APP --topic orders 
 class ChangelogLostError(StreamsError):
     """Raised if a changelog is gone, although the input of its rows is committed.
 
-    Nobody catches it: the state would start empty, and local rows, which may be the last copy,
+    It is not handled: the state would start empty, and local rows, which may be the last copy,
     would be dropped.
 
     Args:

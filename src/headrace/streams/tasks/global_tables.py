@@ -447,9 +447,9 @@ class GlobalTables:
         positions = {tp: self._tables[tp.topic].next[tp] for tp in ends}
         left = ", ".join(f"{tp} is at {positions[tp]} of {end}" for tp, end in ends.items())
         return (
-            f"global tables got no record for {self._timeout_s:g} s, and there are more: {left}; "
-            "the brokers do not answer, or a transaction is open on the topic, or "
-            "task.timeout.ms is too short"
+            f"global tables received no record for {self._timeout_s:g} s and lack some: {left}. "
+            "Check that the brokers answer and that no transaction is open on the topic, or raise "
+            "task.timeout.ms"
         )
 
     # -- updates -------------------------------------------------------------------------------

@@ -35,7 +35,7 @@ _MOST_TRIED = 12
 class StateWithoutOffsetsError(StreamsError):
     """Error: the group lacks offsets for inputs of a task, so records would be counted twice.
 
-    Nobody catches it. The offsets expired, or the offsets, the group or a topic were deleted.
+    It is not handled. The offsets expired, or the offsets, the group or a topic were deleted.
     """
 
 
@@ -65,7 +65,7 @@ class Counted:
     def __str__(self) -> str:
         if self.stores:
             return f"has state in {', '.join(self.stores)}"
-        return f"writes to {', '.join(self.written)}, behind which records are counted"
+        return f"writes to {', '.join(self.written)}, whose readers count the records"
 
     def fields(self) -> dict[str, Sequence[str]]:
         return {"stores": self.stores} if self.stores else {"writes_to": self.written}

@@ -65,7 +65,7 @@ class SinkFailedError(FatalClientError):
 class UnusableSinkError(StreamsError):
     """An external sink reports that it needs intervention by an operator.
 
-    Nobody catches it, because the next start would fail in the same way.
+    It is not handled, because the next start would fail in the same way.
     """
 
     def __init__(self, node: str, reason: str) -> None:

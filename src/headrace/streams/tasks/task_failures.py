@@ -242,7 +242,7 @@ def _hint(error: BaseException, store: str | None) -> str | None:
     if isinstance(error, EarlierRecordError):
         then = "correct the function, and do not skip this record"
     elif isinstance(error, BufferFullError):
-        then = "raise the bound of its BufferConfig, or emit early where results need not be final"
+        then = "raise the bound of its BufferConfig, or emit early if results need not be final"
     elif _is_unread_row(error, store):
         then = f"run the version that wrote store {store!r}, or give the store another name"
     else:
@@ -290,7 +290,7 @@ def _what_happened(error: BaseException) -> str:
         return str(error)
     if not isinstance(error, Exception):
         return (
-            f"a user function raised {type(error).__name__}, which ends the application and asks "
-            "no handler; raise an Exception where the record alone is to fail"
+            f"a user function raised {type(error).__name__}, which ends the application without a "
+            "call of a handler; raise an Exception to fail only the record"
         )
     return f"a user function raised {type(error).__name__}"

@@ -57,9 +57,9 @@ from headrace.topology.processors.store import Store
 
 
 _LATE = (
-    "its window is closed: the time of its task is stream_time, and grace is over. Where that is "
-    "ahead of the clock, a record in front of it has a wrong time: a timestamps= extractor of the "
-    "source can refuse such; else raise grace="
+    "its window is closed: stream_time has passed its end and the grace period. If stream_time is "
+    "ahead of the clock, an earlier record has a wrong timestamp: reject such timestamps in a "
+    "timestamps= extractor of the source. Otherwise raise grace="
 )
 
 _LATE_BY_FASTEST = (
@@ -166,8 +166,8 @@ class ClusterMetadata:
             if topic not in described:
                 named = did_you_mean(topic, sorted(self.admin.names()))
                 raise MissingTopicError(
-                    f"topic {named}, which a function of the topology has named for a record, does "
-                    "not exist; create it, or correct the function",
+                    f"topic {named} does not exist; a function of the topology returned it. Create "
+                    "it, or correct the function",
                     topics=[topic],
                 )
             self.topics[topic] = described[topic]

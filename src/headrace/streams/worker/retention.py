@@ -71,8 +71,8 @@ _SUSPENDED = (
     "follows: then input may have wrong timestamps"
 )
 _NOT_SUSPENDED = (
-    "windows of long ago may be deleted from the topic while they are open, and be missing after a "
-    "restore: let the user alter its configuration, or set its retention.ms to -1"
+    "old windows may be deleted from the topic while they are open, and be missing after a "
+    "restore. Grant AlterConfigs on the topic, or set its retention.ms to -1"
 )
 _NOT_RESTORED = "nothing is lost. It is tried again. Act on the reason if it continues"
 

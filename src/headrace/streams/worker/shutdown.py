@@ -247,7 +247,7 @@ class Shutdown:
                 clock=self._clock,
             )
         except (AccessError, FatalClientError) as unwritten:
-            advice = "stop the application's other processes by hand"
+            advice = "stop the application's other processes manually"
             self._log.error("shutdown_request_failed", reason=str(unwritten), advice=advice)
             return False
         self._log.warning("shutdown_requested", group=self._group)

@@ -156,15 +156,15 @@ class UncaughtErrors:
         self._log_failure(error)
         is_short = isinstance(answer, str | int | bool | None)
         what = repr(answer)[:80] if is_short else f"a {type(answer).__name__}"
-        raise ConfigError(f"{_handler_name(handler)} answered {what}; {_VALID_RESPONSES}")
+        raise ConfigError(f"{_handler_name(handler)} returned {what}; {_VALID_RESPONSES}")
 
     def _log_failure(self, error: Exception) -> None:
         log_failure(self._log, describe_failure(error, full=self._quotes_records))
 
 
 _VALID_RESPONSES = (
-    "it must answer UncaughtErrorResponse.REPLACE_WORKER, SHUTDOWN_CLIENT or "
-    "SHUTDOWN_APPLICATION; the error that it was asked about is in the log above"
+    "it must return UncaughtErrorResponse.REPLACE_WORKER, SHUTDOWN_CLIENT or "
+    "SHUTDOWN_APPLICATION; the log has the error that it was called with"
 )
 
 

@@ -204,7 +204,7 @@ def test_a_broker_with_tls_says_so_to_one_who_expects_none(secured: DevBroker) -
 def test_a_broker_that_asks_for_no_login_is_not_a_wrong_password(broker: str) -> None:
     login = {"sasl.mechanism": "PLAIN", "sasl.username": "ann", "sasl.password": "guessed"}
     wanted = {"bootstrap.servers": broker, "security.protocol": "SASL_PLAINTEXT", **login}
-    with pytest.raises(AccessError, match=r"it asks for no login: set security[.]protocol"):
+    with pytest.raises(AccessError, match=r"it requires no login: set security[.]protocol"):
         reach(wanted, within_s=3)
 
 

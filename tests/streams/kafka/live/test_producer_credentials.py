@@ -25,7 +25,7 @@ def settings(secured: DevBroker, home: Path, **more: Any) -> dict[str, Any]:
 
 def require_told(error: BaseException) -> None:
     assert isinstance(error, AccessError)
-    assert "does not let User:admin in" in str(error)
+    assert "rejects User:admin" in str(error)
     assert "correct sasl.mechanism, sasl.username and sasl.password" in str(error)
     assert "c4n4ry" not in str(error)
     assert exit_code_of(error) is ExitCode.ACCESS
