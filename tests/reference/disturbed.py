@@ -206,7 +206,7 @@ def _nobody_choosing() -> Iterator[None]:
         # With chunks that grow, tasks would take turns in another way after a restart.
         patch.object(processing, "CHUNK_FIRST", 10_000),
         # A transaction takes less after an abort, and the rest would come in another turn.
-        patch.object(ProgressGuard, "room", 10_000),
+        patch.object(ProgressGuard, "max_records", 10_000),
         patch.object(MemoryCluster, "_partition_of", partition_of),
     ):
         yield

@@ -399,7 +399,7 @@ def a_committed_offset_0_taken_for_none(patch: pytest.MonkeyPatch) -> None:
 @bug_of_leaving
 def what_a_client_drops_is_passed_in_its_last_callback(patch: pytest.MonkeyPatch) -> None:
     """If one that closes told nobody, which is a second defence, it would be harmless."""
-    patch.setattr(LiveConsumer, "_calling_back", lambda self: nullcontext())
+    patch.setattr(LiveConsumer, "_in_callback", lambda self: nullcontext())
     never = property(lambda self: False, lambda self, _: None)
     patch.setattr(LiveConsumer, "_is_closing", never, raising=False)
 

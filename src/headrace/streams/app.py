@@ -180,7 +180,7 @@ class KafkaStreams:
         self._shutdown = Shutdown(self.config, self._plans, clock=self._clock, log=self._log)
         self._uncaught = UncaughtErrors(
             self._uncaught_error_handler,
-            self._shutdown.tell,
+            self._shutdown.request,
             quotes_records=self.config.log_errors == "full",
             clock=self._clock,
             log=self._log,
@@ -234,7 +234,7 @@ class KafkaStreams:
         return self._uncaught.answer is not None
 
     def _snapshot(self) -> ApplicationSnapshot:
-        facts = None if self._worker is None else self._worker.facts
+        facts = None if self._worker is None else self._worker.latest_snapshot
         name, state = self.config.application_id, self._own.value
         return embedded(name, self._digest, state, facts, self._threads.views())
 

@@ -13,7 +13,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from headrace.streams.errors import FatalClientError
 from headrace.streams.kafka.admin import LiveAdmin
-from headrace.streams.kafka.group_admin import GroupAdmin, GroupLook
+from headrace.streams.kafka.group_admin import GroupAdmin, RetryingAdmin
 from headrace.streams.kafka.protocols import CommittedOffset, TopicPartition
 
 HERE = TopicPartition("t", 0)
@@ -119,7 +119,7 @@ def test_who_looks_at_a_group_all_the_time_does_not_have_it_described(
     looping = ("streams/queries", "streams/feeds", "streams_web", "streams/cli/top.py",
                "streams/cli/lag.py", "streams/worker", "streams/upkeep")  # fmt: skip
     assert not [n for n, text in texts.items() if n.startswith(looping) and "GroupAdmin(" in text]
-    look = GroupLook({"bootstrap.servers": "127.0.0.1:1"}, timeout_s=1)
+    look = RetryingAdmin({"bootstrap.servers": "127.0.0.1:1"}, timeout_s=1)
     monkeypatch.setattr(
         type(look._client), "describe_consumer_groups", lambda *_, **__: pytest.fail("described")
     )
@@ -133,7 +133,7 @@ def test_who_looks_at_a_group_all_the_time_does_not_have_it_described(
 def test_what_a_command_looks_for_is_asked_again_while_a_broker_is_silent(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    look = GroupLook({"bootstrap.servers": "127.0.0.1:1"}, timeout_s=30)
+    look = RetryingAdmin({"bootstrap.servers": "127.0.0.1:1"}, timeout_s=30)
     answer = {HERE: CommittedOffset(7)}
     said: list[Any] = [FatalClientError("not now"), FatalClientError("not now"), answer]
 

@@ -135,7 +135,7 @@ def test_an_abort_that_repeats_is_given_up() -> None:
 
 def test_a_commit_of_offsets_is_given_up() -> None:
     bench = test_consumer.Bench()
-    bench.consumer._contact = Gone(bench.clock)
+    bench.consumer._brokers = Gone(bench.clock)
     bench.consumer._waiting = lambda: True
     bench.client.answers = [[test_consumer.Refused(*test_consumer.HERE)]] * 10_000
     with pytest.raises(StopRequestedError, match="offset commit"):

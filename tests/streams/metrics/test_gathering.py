@@ -38,8 +38,8 @@ from tests.support.workers import HERE, THERE, RestoringBench, WorkerBench
 def facts(bench: WorkerBench) -> WorkerSnapshot:
     bench.clock.pass_ms(1_000)
     bench.worker.turn()
-    assert bench.worker.facts is not None
-    return bench.worker.facts
+    assert bench.worker.latest_snapshot is not None
+    return bench.worker.latest_snapshot
 
 
 def task(snapshot: WorkerSnapshot, name: str) -> TaskSnapshot:
@@ -184,10 +184,10 @@ def test_a_snapshot_is_made_each_half_second_at_most() -> None:
     bench = WorkerBench().start()
     first = facts(bench)
     bench.worker.turn()
-    assert bench.worker.facts is first
+    assert bench.worker.latest_snapshot is first
     bench.clock.pass_ms(int(EVERY_S * 1000))
     bench.worker.turn()
-    assert bench.worker.facts is not first
+    assert bench.worker.latest_snapshot is not first
     assert first.age_s(bench.clock.monotonic_s()) >= EVERY_S
 
 
@@ -202,10 +202,10 @@ def test_snapshots_that_take_long_are_made_seldom_but_not_as_if_the_worker_were_
     first = facts(bench)
     bench.clock.pass_ms(every_ms - 2 * took_ms)
     bench.worker.turn()
-    assert bench.worker.facts is first
+    assert bench.worker.latest_snapshot is first
     bench.clock.pass_ms(3 * took_ms)
     bench.worker.turn()
-    assert bench.worker.facts is not first
+    assert bench.worker.latest_snapshot is not first
 
 
 class _Slow:
@@ -261,8 +261,8 @@ def test_the_last_snapshot_has_what_was_done_last() -> None:
     bench.send("a")
     bench.turns()
     bench.worker.finish()
-    assert bench.worker.facts is not None
-    assert bench.worker.facts.committed == 1
+    assert bench.worker.latest_snapshot is not None
+    assert bench.worker.latest_snapshot.committed == 1
 
 
 def test_a_node_tells_what_it_left_out() -> None:
@@ -272,8 +272,8 @@ def test_a_node_tells_what_it_left_out() -> None:
         driver.input("in", key=serdes.string, value=serdes.string).send(None, "x")
         worker = driver._worker.present()
         worker._snapshots.collect()
-        assert worker.facts is not None
-        (found,) = worker.facts.nodes
+        assert worker.latest_snapshot is not None
+        (found,) = worker.latest_snapshot.nodes
     assert (found.name, found.dropped, found.late) == ("count", {"null key": 1}, 0)
 
 
@@ -289,8 +289,8 @@ def test_a_task_has_its_stream_time_and_the_skew_of_its_inputs() -> None:
         driver.input("b").append(b"k", b"1", timestamp=HOUR_MS)
         worker = driver._worker.present()
         worker._snapshots.collect()
-        assert worker.facts is not None
-        (found,) = worker.facts.tasks
+        assert worker.latest_snapshot is not None
+        (found,) = worker.latest_snapshot.tasks
     assert found.stream_time_ms == 5 * HOUR_MS
     assert [one.event_time_ms for one in found.inputs] == [5 * HOUR_MS, -1]
     assert found.skew is not None
@@ -323,9 +323,9 @@ def test_the_skew_behind_a_repartition_topic_is_that_of_the_source_partitions() 
         driver.commit()
         worker = driver._worker.present()
         worker._snapshots.collect()
-        assert worker.facts is not None
-        skews = {one.id: one.skew for one in worker.facts.tasks}
-        times = {one.id: one.stream_time_ms for one in worker.facts.tasks}
+        assert worker.latest_snapshot is not None
+        skews = {one.id: one.skew for one in worker.latest_snapshot.tasks}
+        times = {one.id: one.stream_time_ms for one in worker.latest_snapshot.tasks}
     # Each task of the count has it, and not the time of the records that it has got itself.
     assert times["1_0"] == times["1_1"] == 4 * HOUR_MS
     assert skews["0_0"] is None
@@ -464,17 +464,17 @@ def test_a_transaction_that_is_aborted_at_the_end_counts_as_such() -> None:
     bench.turns()
     bench.failing["offsets_sent"] = AbortableError("told to")
     bench.worker.finish()
-    assert bench.worker.facts is not None
-    assert (bench.worker.facts.committed, bench.worker.facts.aborted) == (0, 1)
+    assert bench.worker.latest_snapshot is not None
+    assert (bench.worker.latest_snapshot.committed, bench.worker.latest_snapshot.aborted) == (0, 1)
 
 
 def test_the_last_snapshot_of_a_worker_that_fails_has_what_was_done_last() -> None:
     bench = WorkerBench().start()
     bench.send("a")
     bench.turns()
-    bench.worker.give_up()
-    assert bench.worker.facts is not None
-    assert (bench.worker.facts.processed, bench.worker.facts.aborted) == (1, 1)
+    bench.worker.close_after_error()
+    assert bench.worker.latest_snapshot is not None
+    assert (bench.worker.latest_snapshot.processed, bench.worker.latest_snapshot.aborted) == (1, 1)
 
 
 def test_what_a_turn_did_counts_although_the_turn_fails() -> None:

@@ -91,7 +91,7 @@ def test_windows_of_a_key_are_one_key_and_tasks_that_left_are_forgotten() -> Non
         [(TASK, {"windows": [(b"a" + bytes(12), b"", 0), (b"a" + bytes(11) + b"1", b"", 0)]})]
     )
     assert hot.of(TASK, "windows") == (HotKey(key=b"a", share=1.0, max_error=0.0),)
-    hot.keep_to([TaskId(0, 2)])
+    hot.retain([TaskId(0, 2)])
     assert hot.of(TASK, "windows") == ()
 
 
@@ -116,7 +116,7 @@ def told(running: Any) -> dict[str, list[tuple[bytes, float]]]:
     worker._snapshots.collect()
     return {
         store.name: [(one.key, one.share) for one in store.hot_keys]
-        for task in worker.facts.tasks
+        for task in worker.latest_snapshot.tasks
         for store in task.stores
     }
 

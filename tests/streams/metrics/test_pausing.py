@@ -30,8 +30,8 @@ def test_what_was_processed_is_committed_and_nothing_else_is() -> None:
     assert bench.out(committed=False) == [("a", 1), ("b", 1)]
     assert bench.offsets()[HERE] == 2
     assert bench.owned() == ["0_0", "0_1"]
-    assert bench.worker.facts is not None
-    assert bench.worker.facts.is_paused
+    assert bench.worker.latest_snapshot is not None
+    assert bench.worker.latest_snapshot.is_paused
 
 
 def test_it_goes_on_where_it_was() -> None:

@@ -47,7 +47,7 @@ class Held:
         if worker is None:
             return embedded("asked", "", "running", None)
         worker._snapshots.collect()
-        return embedded("asked", "", "running", worker.facts)
+        return embedded("asked", "", "running", worker.latest_snapshot)
 
     def _workers(self) -> dict[int, SendQuery] | None:
         return {} if self._worker() is None else {0: self._ask}

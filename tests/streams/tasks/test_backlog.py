@@ -15,7 +15,7 @@ from headrace.streams.kafka.clocks import at_once
 from headrace.streams.kafka.protocols import CommittedOffset, TopicPartition
 from headrace.streams.plan.flow import RepartitionFlow
 from headrace.streams.plan.plan import TaskId
-from headrace.streams.tasks.backpressure import PATIENCE_S, RepartitionBackpressure
+from headrace.streams.tasks.backpressure import STALLED_S, RepartitionBackpressure
 from headrace.streams.testing.driver import TopologyTestDriver
 from headrace.streams.testing.memory_worker import EventLog, ManualClock
 from tests.support.topologies import word_count
@@ -80,14 +80,14 @@ class Group:
 
     def holds(self, *, after_ms: int = 300, read: int = LIMIT) -> bool:
         """Whether the task that splits waits after it has read, once there was time to look."""
-        self.backlog.has_read(self.splitting, read)  # type: ignore[arg-type]
+        self.backlog.add_read(self.splitting, read)  # type: ignore[arg-type]
         for _ in range(3):
             self.clock.pass_ms(after_ms // 3)
-            found = self.backlog.holds(self.splitting, lambda _: self.waiting)  # type: ignore[arg-type]
+            found = self.backlog.must_wait(self.splitting, lambda _: self.waiting)  # type: ignore[arg-type]
         return found
 
     def room(self) -> int:
-        return self.backlog.room(self.splitting)  # type: ignore[arg-type]
+        return self.backlog.max_records(self.splitting)  # type: ignore[arg-type]
 
     def reads_to(self, offset: int) -> None:
         self.counting.next_offset[PLACE] = self.committed = offset
@@ -119,7 +119,7 @@ def test_a_reader_that_gets_nowhere_holds_nobody_up_for_ever(counts_here: bool) 
     group.end = LIMIT + 1
     assert group.holds()
     assert group.holds()
-    assert not group.holds(after_ms=int(PATIENCE_S * 1000) + 1000)
+    assert not group.holds(after_ms=int(STALLED_S * 1000) + 1000)
     group.end += 3 * LIMIT
     assert group.holds(), "it may be further behind, but not by any number"
     group.reads_to(1)
@@ -196,7 +196,7 @@ def test_who_waits_for_an_answer_does_not_wait_for_ever() -> None:
     group = Group(counts_here=False)
     group.answers = False
     assert group.holds(read=LIMIT)
-    assert not group.holds(after_ms=int(PATIENCE_S * 1000) + 1000, read=0)
+    assert not group.holds(after_ms=int(STALLED_S * 1000) + 1000, read=0)
 
 
 def test_the_cluster_is_asked_seldom() -> None:
@@ -227,7 +227,7 @@ def test_a_reader_commits_early_where_others_see_only_that() -> None:
 
 def test_tasks_that_make_results_have_the_first_turn() -> None:
     group = Group(counts_here=True)
-    tasks = group.backlog.nearest_first([group.splitting, group.counting])  # type: ignore[list-item]
+    tasks = group.backlog.downstream_first([group.splitting, group.counting])  # type: ignore[list-item]
     assert tasks == [group.counting, group.splitting]
 
 
@@ -252,7 +252,7 @@ def test_windows_are_not_closed_for_want_of_what_another_reader_holds_up() -> No
         clock=group.clock,
         log=EventLog(),
     )
-    assert not backlog.feeds(group.splitting)  # type: ignore[arg-type]
+    assert not backlog.is_limited(group.splitting)  # type: ignore[arg-type]
 
 
 # -- in a worker ---------------------------------------------------------------------------------

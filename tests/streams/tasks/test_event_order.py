@@ -62,18 +62,18 @@ class Worker:
             LIMIT,
             SimpleNamespace(lag=lambda p, _: tasks[p.partition].lag, positions=lambda _: {}),  # type: ignore[arg-type]
             SimpleNamespace(running=tasks),  # type: ignore[arg-type]
-            look_s=0,
+            check_s=0,
             clock=self.clock,
         )
 
     def holds(self, task: Reader) -> bool:
-        return self.order.holds(task)  # type: ignore[arg-type]
+        return self.order.must_wait(task)  # type: ignore[arg-type]
 
     def turn(self) -> None:
         """Each of them reads a few records, unless it has to wait."""
         self.clock.pass_ms(10)
         for task in (self.dense, self.sparse):
-            if not self.holds(task):
+            if not self.must_wait(task):
                 task.read += 5
 
 
@@ -85,8 +85,8 @@ def test_a_task_that_is_ahead_waits_and_stays_within_what_the_slow_one_reads() -
     for _ in range(400):
         worker.turn()
         ahead = worker.sparse.read * 50 - worker.dense.read
-        assert ahead <= LIMIT + 5 * 50 or worker.holds(worker.sparse)
-        waited += worker.holds(worker.sparse)
+        assert ahead <= LIMIT + 5 * 50 or worker.must_wait(worker.sparse)
+        waited += worker.must_wait(worker.sparse)
     assert waited > 100
     assert worker.dense.read == 420 * 5, "the slow one never waits"
 
@@ -95,7 +95,7 @@ def test_nobody_waits_where_partitions_have_as_many_records() -> None:
     worker = Worker(sparse=Reader(1, 1))
     for _ in range(200):
         worker.turn()
-        assert not worker.holds(worker.sparse)
+        assert not worker.must_wait(worker.sparse)
 
 
 def test_nobody_waits_for_one_that_has_little_left_or_stands_still() -> None:
@@ -103,13 +103,13 @@ def test_nobody_waits_for_one_that_has_little_left_or_stands_still() -> None:
     for _ in range(100):
         worker.turn()
     worker.sparse.read += 10 * LIMIT
-    assert worker.holds(worker.sparse)
+    assert worker.must_wait(worker.sparse)
     worker.clock.pass_ms(int(PATIENCE_S * 1000) + 1)
-    assert not worker.holds(worker.sparse)
+    assert not worker.must_wait(worker.sparse)
     worker.dense.read += 1
-    assert worker.holds(worker.sparse)
+    assert worker.must_wait(worker.sparse)
     worker.dense.lag = LIMIT - 1
-    assert not worker.holds(worker.sparse)
+    assert not worker.must_wait(worker.sparse)
 
 
 def most_ahead(limit: int) -> int:

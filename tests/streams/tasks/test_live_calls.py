@@ -297,14 +297,14 @@ def test_who_stops_lets_calls_go_on_for_a_moment_and_who_is_given_up_does_not() 
     now_s, stopping, given_up = 0.0, False, False
     watch = CallWatch(lambda: stopping, lambda: given_up, monotonic_s=lambda: now_s)
     now_s = 100.0
-    watch.look()
+    watch.check()
     stopping = True
-    watch.look()
+    watch.check()
     now_s += STOP_GRACE_S - 0.1
-    watch.look()
+    watch.check()
     now_s += 0.1
     with pytest.raises(AbortableError, match="the worker stops"):
-        watch.look()
+        watch.check()
     given_up = True
     with pytest.raises(TaskMigratedError, match="removed this worker"):
-        watch.look()
+        watch.check()

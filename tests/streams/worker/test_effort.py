@@ -64,7 +64,7 @@ class Bench:
             self.producer.waited_s += waits
 
     def void(self, *tasks: Any) -> bool:
-        return self.effort.void(tasks, self.producer)
+        return self.effort.on_abort(tasks, self.producer)
 
     def commit(self, *tasks: Any) -> None:
         done = sum(task.done for task in tasks)
@@ -297,7 +297,7 @@ def test_a_transaction_takes_fewer_records_after_one_that_brokers_did_not_take_i
     bench.clock.sleep(10)
     bench.producer.in_flight = 140
     bench.void(Task(done=100))
-    assert bench.effort.room == 2, "30 were taken in 10 seconds, and the target is a quarter"
+    assert bench.effort.max_records == 2, "30 were taken in 10 seconds, and the target is a quarter"
     bench.effort.add_records(1)
     assert not bench.effort.must_commit
     bench.effort.add_records(1)
@@ -311,4 +311,4 @@ def test_at_least_once_is_not_bounded_until_a_flush_times_out() -> None:
     bench.effort.committing(bench.producer, [])
     bench.clock.sleep(300)
     bench.void(Task(done=1))
-    assert bench.effort.room == 10_000_000 // 3 // 4
+    assert bench.effort.max_records == 10_000_000 // 3 // 4

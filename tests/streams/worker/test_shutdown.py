@@ -56,7 +56,7 @@ def test_who_gives_the_word_does_not_hear_it(monkeypatch: pytest.MonkeyPatch) ->
     """It is looked for while the worker closes."""
     group = Group()
     scene = Scene(monkeypatch, group)
-    assert scene.shutdown.tell(ZeroDivisionError())
+    assert scene.shutdown.request(ZeroDivisionError())
     assert group.groups == ["shop.shutdown"]
     scene.hear(WORD)
     assert scene.stops == 0
@@ -66,5 +66,5 @@ def test_who_gives_the_word_does_not_hear_it(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_a_word_that_cannot_be_written_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
     scene = Scene(monkeypatch, Group(FatalClientError("the brokers are gone")))
-    assert not scene.shutdown.tell(ZeroDivisionError())
+    assert not scene.shutdown.request(ZeroDivisionError())
     assert [event["event"] for event in scene.log.events] == ["shutdown_request_failed"]

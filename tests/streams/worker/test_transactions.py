@@ -141,5 +141,5 @@ def test_brokers_that_decide_nothing_stop_the_worker_for_its_supervisor() -> Non
 def test_the_last_abort_may_fail() -> None:
     bench = Bench(fails={"abort": UNKNOWN})
     bench.transactions.begin()
-    bench.transactions.forget()
+    bench.transactions.abort_finally()
     assert bench.calls[-1] == "abort 1"

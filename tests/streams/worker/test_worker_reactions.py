@@ -403,7 +403,7 @@ def test_after_an_error_nothing_is_committed_at_the_close(bench: WorkerBench) ->
     bench.send("a")
     bench.turns()
     before = bench.offsets()
-    bench.worker.give_up()
+    bench.worker.close_after_error()
     assert bench.offsets() == before
     assert bench.out() == []
     assert not bench.cluster.open
@@ -432,7 +432,7 @@ def test_after_an_error_the_group_is_left_unless_the_partitions_are_held_back(
     bench.worker._dependencies = replace(bench.worker._dependencies, keeps_partitions=holding)
     bench.send("a")
     bench.turns()
-    bench.worker.give_up(error)
+    bench.worker.close_after_error(error)
     assert (left, asked) == ([not holds], [error])
 
 
@@ -444,9 +444,9 @@ def test_the_consumer_is_closed_where_the_abort_fails(
     def fail() -> None:
         raise OutcomeUnknownError("timed out")
 
-    monkeypatch.setattr(bench.worker._transactions, "forget", fail)
+    monkeypatch.setattr(bench.worker._transactions, "abort_finally", fail)
     monkeypatch.setattr(bench.worker._consumer, "close", lambda *, leave: closed.append(leave))
-    bench.worker.give_up(ZeroDivisionError())
+    bench.worker.close_after_error(ZeroDivisionError())
     assert closed == [True]
     assert [e["event"] for e in bench.log.events].count("close_failed") == 1
 
@@ -458,7 +458,7 @@ def test_a_close_that_fails_after_an_error_is_logged_without_a_text_that_may_quo
         raise ValueError("c4n4ry")
 
     monkeypatch.setattr(bench.worker.global_tables, "close", fail)
-    bench.worker.give_up()
+    bench.worker.close_after_error()
     (fields,) = [e for e in bench.log.events if e["event"] == "close_failed"]
     assert fields["reason"].startswith("ValueError; ")
     assert "c4n4ry" not in repr(fields)

@@ -655,8 +655,8 @@ def test_a_processor_counts_numbers_of_its_own() -> None:
         )
         worker = driver._worker.present()
         worker._snapshots.collect()
-        assert worker.facts is not None
-        found = {(one.node, one.name): one.value for one in worker.facts.counters}
+        assert worker.latest_snapshot is not None
+        found = {(one.node, one.name): one.value for one in worker.latest_snapshot.counters}
     assert found == {("step", "letters"): 3, ("step", "seen"): 2}
 
 

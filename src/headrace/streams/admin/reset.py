@@ -48,7 +48,7 @@ from headrace.streams.errors import (
     ResetRefusedError,
 )
 from headrace.streams.kafka.acls import GroupDeniedError
-from headrace.streams.kafka.offset_texts import without_mark
+from headrace.streams.kafka.offset_texts import differing_offsets
 from headrace.streams.kafka.protocols import (
     CommittedOffset,
     GroupAdminClient,
@@ -717,7 +717,7 @@ def set_offsets(
 ) -> None:
     """Commit without members, and read back; raise if a worker has overwritten offsets."""
     cluster.set_offsets(group, offsets)
-    over = without_mark(offsets, cluster.committed(group, decided=True))
+    over = differing_offsets(offsets, cluster.committed(group, decided=True))
     if over:
         raise ResetRefusedError(
             f"a worker committed offsets of {', '.join(over)} {when}; stop all workers and {again}"

@@ -21,7 +21,7 @@ from headrace.streams.errors import (
     OffsetLostError,
     TopologyChangedError,
 )
-from headrace.streams.kafka.offset_texts import named_places, named_tasks, topic_options
+from headrace.streams.kafka.offset_texts import format_partitions, format_tasks, topic_options
 from headrace.streams.kafka.protocols import (
     AdminClient,
     Clock,
@@ -49,12 +49,12 @@ from headrace.streams.tasks.lost_offsets import (
     Counted,
     ReadBefore,
     StateWithoutOffsetsError,
+    advice_at_least_once,
+    advice_exactly_once,
     effects_of,
     has_run,
     lost_inputs,
     read_before,
-    way_around,
-    way_out,
 )
 from headrace.streams.tasks.tasks import ClusterMetadata, begins_earliest
 
@@ -103,8 +103,8 @@ class CommittedRecords:
             except OffsetLostError:
                 continue  # records were deleted meanwhile
         raise FatalClientError(
-            f"records of {named_places(left)} were deleted repeatedly while the start check read "
-            "them; find out which program deletes them, and start again"
+            f"records of {format_partitions(left)} were deleted repeatedly while the start check "
+            "read them; find out which program deletes them, and start again"
         )
 
     def _read(
@@ -126,7 +126,7 @@ class CommittedRecords:
                     del left[tp]
                 if left and self._clock.monotonic_s() > give_up_at_s:
                     raise FatalClientError(
-                        f"cannot read {named_places(left)} for {self._timeout_s:.0f} s; check "
+                        f"cannot read {format_partitions(left)} for {self._timeout_s:.0f} s; check "
                         "that the brokers at bootstrap.servers are running, or raise "
                         "task.timeout.ms"
                     )
@@ -298,9 +298,9 @@ class LostGroup:
         by_sub: dict[int, list[int]] = {}
         for task in lost:
             by_sub.setdefault(task.plan.id, []).append(task.partition)
-        where = named_places(tps)
+        where = format_partitions(tps)
         lacks = f"the group {self._group} has no committed offsets for {where}"
-        tasks = {sub: named_tasks(sub, some) for sub, some in sorted(by_sub.items())}
+        tasks = {sub: format_tasks(sub, some) for sub, some in sorted(by_sub.items())}
         counts = {name: found.partitions for name, found in topics.items()}
         if self._config.exactly_once:
             effects = "; ".join(
@@ -308,7 +308,7 @@ class LostGroup:
                 for sub, named in tasks.items()
                 if self._counted[sub]
             )
-            out = way_out(topic_options(tps, counts))
+            out = advice_exactly_once(topic_options(tps, counts))
             raise StateWithoutOffsetsError(
                 f"the application {self._group} {effects}, but {lacks}: {out}"
             )
@@ -319,7 +319,7 @@ class LostGroup:
             stores=[store for one in counted for store in one.stores],
             writes_to=[topic for one in counted for topic in one.written],
             partitions=self._effects(admin, tps, topics),
-            reason=f"{lacks} any more, {way_around(topic_options(tps, counts))}",
+            reason=f"{lacks} any more, {advice_at_least_once(topic_options(tps, counts))}",
         )
 
     def _effects(

@@ -22,7 +22,7 @@ from headrace.streams.cli.options import (
 )
 from headrace.streams.errors import MissingTopicError
 from headrace.streams.kafka.connectivity import reach
-from headrace.streams.kafka.group_admin import GroupLook
+from headrace.streams.kafka.group_admin import RetryingAdmin
 
 if TYPE_CHECKING:
     from headrace.streams.kafka.protocols import Member
@@ -50,7 +50,7 @@ def inspector(target: str, settings: dict[str, Any]) -> Callable[[], Overview]:
     app = load(target, settings)
     config = app.config
     reach(config.admin_config())
-    cluster = GroupLook(config.admin_config(), timeout_s=config.task_timeout_ms / 1000)
+    cluster = RetryingAdmin(config.admin_config(), timeout_s=config.task_timeout_ms / 1000)
     return lambda: inspect(config.application_id, app.plans, cluster)
 
 

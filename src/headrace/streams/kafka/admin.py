@@ -35,7 +35,7 @@ from headrace.streams.kafka.protocols import (
     NewTopic,
     TopicDescription,
     TopicPartition,
-    places_in,
+    partitions_in,
 )
 from headrace.streams.kafka.reactions import GONE, Reaction, reaction_to, wrong_setting
 
@@ -53,7 +53,7 @@ _WAIT_MAX_S = 2.0
 _GONE_AFTER_S = 10.0
 """Seconds that a topic may be unknown to a broker, which may not have received it yet."""
 
-_PASSING = frozenset(
+_TEMPORARY = frozenset(
     {
         KafkaError.NOT_CONTROLLER,
         KafkaError.THROTTLING_QUOTA_EXCEEDED,
@@ -81,7 +81,7 @@ REFUSED = frozenset(
     }
 )
 _CONFIGS_AGAIN_S = 0.5
-_LOOK_AGAIN_S = 0.2
+_GROUP_RETRY_S = 0.2
 _CONFIGS = (
     "cleanup.policy",
     "max.message.bytes",
@@ -387,7 +387,7 @@ class LiveAdmin:
                     raise
             if self._stopping():
                 raise StopRequestedError(f"stopped while waiting for: describe the group {group}")
-            time.sleep(_LOOK_AGAIN_S)
+            time.sleep(_GROUP_RETRY_S)
 
     def _listed(self, group: str) -> GroupState:
         """Request the group from all brokers once, by the older of the client's two calls.
@@ -485,7 +485,7 @@ class LiveAdmin:
                 self._client.poll(0)  # its callbacks report unreachable brokers
             is_over = elapsed_s >= self._timeout_s and not self._waiting()
             for item, error in failed.items():
-                if not _passes(error, elapsed_s) or is_over:
+                if not _is_temporary(error, elapsed_s) or is_over:
                     self._raise(action, item, error, elapsed_s)
             pending = list(failed)
             if any(error.code() in _STALE for error in failed.values()):
@@ -513,7 +513,7 @@ class LiveAdmin:
             raise ConfigError(f"{what}; set replication.factor to at most the number of brokers")
         if code in REFUSED:
             raise ConfigError(f"{what}; correct the settings topic.* or the topology")
-        if _passes(error, elapsed_s):
+        if _is_temporary(error, elapsed_s):
             raise FatalClientError(
                 f"{what}, for {elapsed_s:.0f} s{self._brokers.failures_note()}; check that the "
                 "brokers at bootstrap.servers are up, or raise task.timeout.ms"
@@ -548,11 +548,11 @@ def _ids(futures: Mapping[str, Future[Any]], timeout_s: float) -> Mapping[str, s
 
 def _state_of(listed: Any) -> GroupState:
     members = {
-        Member(_name_of(one), one.client_id, one.client_host): places_in(one.assignment)
+        Member(_name_of(one), one.client_id, one.client_host): partitions_in(one.assignment)
         for one in listed.members
     }
     ordered = dict(sorted(members.items(), key=lambda item: str(item[0])))
-    return GroupState(_spaced(listed.state), ordered)
+    return GroupState(_lower_case_words(listed.state), ordered)
 
 
 def _name_of(member: Any) -> str:
@@ -561,10 +561,10 @@ def _name_of(member: Any) -> str:
     return str(member.id if name == member.client_id else name)
 
 
-def _spaced(state: str) -> str:
+def _lower_case_words(state: str) -> str:
     """Convert Kafka's name of a group state to lower-case words.
 
-    >>> _spaced("PreparingRebalance")
+    >>> _lower_case_words("PreparingRebalance")
     'preparing rebalance'
     """
     return _WORD.sub(" ", state).lower()
@@ -576,11 +576,11 @@ def _by_tp(
     return {tp_of(position): future for position, future in futures.items()}
 
 
-def _passes(error: KafkaError, elapsed_s: float) -> bool:
+def _is_temporary(error: KafkaError, elapsed_s: float) -> bool:
     code = error.code()
     if code in GONE:
         return elapsed_s < _GONE_AFTER_S
-    return code in _PASSING | _STALE or reaction_to(error, "query") is Reaction.RETRY
+    return code in _TEMPORARY | _STALE or reaction_to(error, "query") is Reaction.RETRY
 
 
 _RIGHTS = {

@@ -70,7 +70,7 @@ _RESPONSE = re.compile(r"Invalid response size (\d+) ")
 """A server that is not a Kafka broker sends other bytes at the position of the response size."""
 _GUESS = re.compile(r":? (?:probably due to|might be caused by) .*broker version.*", re.DOTALL)
 """Guess of librdkafka about old brokers, which are not supported; a port check is more specific."""
-_PASSING_LOGIN = re.compile(r"oauthbearer.*token|token.*oauthbearer", re.IGNORECASE)
+_TEMPORARY_LOGIN = re.compile(r"oauthbearer.*token|token.*oauthbearer", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +133,7 @@ def _kind(reason: str, state: str) -> Kind:
         return "tls"
     if low.rstrip().endswith("supported mechanisms:"):
         return "no_login"
-    if state.startswith("AUTH") and not _PASSING_LOGIN.search(low):
+    if state.startswith("AUTH") and not _TEMPORARY_LOGIN.search(low):
         return "credentials" if "sasl" in low else "closed"
     if "resolve" in low:
         return "unresolved"

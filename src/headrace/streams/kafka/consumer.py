@@ -48,7 +48,7 @@ Batches = Mapping[TopicPartition, Sequence[ReceivedMessage]]
 _NOTHING: Batches = {}
 _RETRY_WAIT_S = 0.1
 _METADATA_S = 2.0
-_HASTEN_S = 0.5
+_TRIGGER_REJOIN_S = 0.5
 _JOIN_WAIT_S = 10.0
 """Seconds that a leaving member waits for its own join to end. The join waits for the heartbeats of
 other members, and for the session timeout of a dead member."""
@@ -96,11 +96,11 @@ class LiveConsumer:
         session_s = float(config.get("session.timeout.ms", _SESSION_MS)) / 1000
         self._rebalance_s = session_s + _REBALANCE_S
         self._subscribed: tuple[Sequence[str], RebalanceListener] | None = None
-        self._asked = False
+        self._has_extra_topic = False
         self._is_leaving = False
         self._is_closing = False
         self._is_closed = False
-        self._is_called_back = False
+        self._is_in_callback = False
         self._client = self._make_client(dict(self._config))
 
     def subscribe(self, topics: Sequence[str], listener: RebalanceListener) -> None:
@@ -116,21 +116,21 @@ class LiveConsumer:
             is_over = self._is_leaving or self._is_closing
             # A replaced client may be assigned partitions during its close; ignore them.
             if self._client is current and not is_over:
-                with self._calling_back():
+                with self._in_callback():
                     listener.on_assigned([*map(tp_of, partitions)])
 
         def revoked(client: Any, partitions: Any) -> None:
-            take_away(client, partitions, listener.on_revoked)
+            remove(client, partitions, listener.on_revoked)
 
         def lost(client: Any, partitions: Any) -> None:
-            take_away(client, partitions, listener.on_lost)
+            remove(client, partitions, listener.on_lost)
 
-        def take_away(client: Any, partitions: Any, callback: Callable[..., None]) -> None:
+        def remove(client: Any, partitions: Any, callback: Callable[..., None]) -> None:
             # Tasks of a replaced client were already released. Before a close, the worker has
             # committed, and it releases its tasks afterwards.
             try:
                 if self._client is current and not self._is_closing:
-                    with self._calling_back():
+                    with self._in_callback():
                         callback([*map(tp_of, partitions)])
             finally:
                 # Otherwise the client does so itself, and its errors there cannot be caught.
@@ -139,12 +139,12 @@ class LiveConsumer:
         self._client.subscribe(list(topics), on_assign=assigned, on_revoke=revoked, on_lost=lost)
 
     @contextlib.contextmanager
-    def _calling_back(self) -> Iterator[None]:
-        self._is_called_back = True
+    def _in_callback(self) -> Iterator[None]:
+        self._is_in_callback = True
         try:
             yield
         finally:
-            self._is_called_back = False
+            self._is_in_callback = False
 
     def ask_for_rebalance(self) -> None:
         assert self._subscribed is not None, "before subscribe"
@@ -154,14 +154,14 @@ class LiveConsumer:
             return
         # A changed subscription makes the client rejoin and report its current partitions. The
         # pattern matches no topic.
-        self._asked = not self._asked
-        self._subscribe([*topics, _NO_TOPIC] if self._asked else topics, listener)
+        self._has_extra_topic = not self._has_extra_topic
+        self._subscribe([*topics, _NO_TOPIC] if self._has_extra_topic else topics, listener)
 
     def trigger_rejoin(self) -> None:
         assert self._subscribed is not None, "before subscribe"
         # The client joins at most once per second; a metadata response resets that limit.
         with contextlib.suppress(KafkaException):
-            self._client.list_topics(self._subscribed[0][0], timeout=_HASTEN_S)
+            self._client.list_topics(self._subscribed[0][0], timeout=_TRIGGER_REJOIN_S)
 
     def send_heartbeat(self) -> None:
         # The client checks when it is woken, as by this call; otherwise every half second only.
@@ -181,7 +181,7 @@ class LiveConsumer:
         old, self._client = self._client, self._make_client(dict(self._config))
         with contextlib.suppress(KafkaException):
             old.close()
-        self._asked = False
+        self._has_extra_topic = False
         self._subscribe(*self._subscribed)
 
     def poll(self, max_records: int, timeout_s: float) -> Batches:
@@ -265,7 +265,7 @@ class LiveConsumer:
         A client that is closing drops its records, and advances past their markers (librdkafka's
         rd_kafka_consumer_close0).
         """
-        if self._is_called_back:
+        if self._is_in_callback:
             return {}
         positions = self._client.position(_positions(partitions))
         return {tp_of(position): position.offset for position in positions if position.offset >= 0}
@@ -350,21 +350,21 @@ def by_partition(messages: list[Message], config: Mapping[str, Any]) -> Batches:
     """Group a client's messages by partition; raise final errors among them."""
     # One C loop each instead of a Python loop: most batches are of one partition.
     if set(map(Message.error, messages)) != {None}:
-        messages = checked(messages, config)
+        messages = without_errors(messages, config)
         if not messages:
             return _NOTHING
     topics = set(map(Message.topic, messages))
     partitions: list[Any] = list(map(Message.partition, messages))
     if len(topics) > 1:
         tps = list(zip(map(Message.topic, messages), partitions, strict=True))
-        return {TopicPartition(*tp): of for tp, of in _in_runs(tps, messages).items()}
+        return {TopicPartition(*tp): of for tp, of in _group_runs(tps, messages).items()}
     topic: Any = topics.pop()
     if len(set(partitions)) == 1:
         return {TopicPartition(topic, partitions[0]): messages}  # type: ignore[dict-item]
-    return {TopicPartition(topic, p): of for p, of in _in_runs(partitions, messages).items()}
+    return {TopicPartition(topic, p): of for p, of in _group_runs(partitions, messages).items()}
 
 
-def _in_runs(tps: list[Any], messages: list[Message]) -> dict[Any, Any]:
+def _group_runs(tps: list[Any], messages: list[Message]) -> dict[Any, Any]:
     groups: dict[Any, list[Message]] = {}
     end = 0
     for tp, run in groupby(tps):
@@ -377,7 +377,7 @@ def _in_runs(tps: list[Any], messages: list[Message]) -> dict[Any, Any]:
     return groups
 
 
-def checked(messages: list[Message], config: Mapping[str, Any]) -> list[Message]:
+def without_errors(messages: list[Message], config: Mapping[str, Any]) -> list[Message]:
     records = []
     for message in messages:
         error = message.error()

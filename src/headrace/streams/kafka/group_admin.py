@@ -28,7 +28,7 @@ from headrace.streams.kafka.reactions import GONE, Reaction, reaction_to
 # The package offers this class without declaring it, which a strict type check refuses.
 _Group: Any = confluent_kafka.ConsumerGroupTopicPartitions
 
-_LOOK_AGAIN_S = 0.1
+_RETRY_S = 0.1
 _TRANSACTION_MAX_MS = 900_000
 _NOT_EMPTY = frozenset(
     {
@@ -77,7 +77,7 @@ class GroupAdmin(LiveAdmin):
                 return offsets_of(offsets)
             if time.monotonic() >= give_up_at:
                 raise _undecided(group, failed)
-            time.sleep(_LOOK_AGAIN_S)
+            time.sleep(_RETRY_S)
 
     def committed_at(
         self, group: str, tps: Iterable[TopicPartition], *, decided: bool = False
@@ -111,10 +111,10 @@ class GroupAdmin(LiveAdmin):
         if not offsets:
             return
         give_up_at = time.monotonic() + self._timeout_s
-        while _is_passing(results := self._altered(group, offsets)):
+        while _is_temporary(results := self._altered(group, offsets)):
             if time.monotonic() >= give_up_at:
                 break
-            time.sleep(_LOOK_AGAIN_S)
+            time.sleep(_RETRY_S)
         for tp in results:
             if tp.error is None:
                 continue
@@ -174,22 +174,22 @@ class GroupAdmin(LiveAdmin):
 
     def delete_topics(self, names: Iterable[str]) -> None:
         """Wait until the topics no longer exist; missing topics are ignored."""
-        doomed = list(names)
+        topics = list(names)
         self._ask(
             "delete",
-            doomed,
+            topics,
             lambda some, request_s: self._client.delete_topics(
                 some, request_timeout=request_s, operation_timeout=request_s
             ),
             ignored=GONE,
         )
         give_up_at = time.monotonic() + self._timeout_s
-        while doomed and (left := self.describe(doomed)):
+        while topics and (left := self.describe(topics)):
             if time.monotonic() >= give_up_at:
                 raise FatalClientError(
                     f"topics {', '.join(left)} still exist after deletion. Check the brokers' logs"
                 )
-            time.sleep(_LOOK_AGAIN_S)
+            time.sleep(_RETRY_S)
 
     def offsets_for(
         self, target: OffsetTarget, tps: Iterable[TopicPartition]
@@ -210,7 +210,7 @@ class GroupAdmin(LiveAdmin):
         }
 
 
-class GroupLook(LiveAdmin):
+class RetryingAdmin(LiveAdmin):
     """Admin client for repeated checks of a group by a process that survives broker failures."""
 
     def committed_offsets(
@@ -224,10 +224,10 @@ class GroupLook(LiveAdmin):
             except FatalClientError:
                 if time.monotonic() >= give_up_at:
                     raise
-            time.sleep(_LOOK_AGAIN_S)
+            time.sleep(_RETRY_S)
 
 
-def _is_passing(tps: Iterable[Any]) -> bool:
+def _is_temporary(tps: Iterable[Any]) -> bool:
     """Return whether offsets were rejected for a temporary reason, such as a moving coordinator."""
     errors = [tp.error for tp in tps if tp.error is not None]
     return any(reaction_to(error, "query") is Reaction.RETRY for error in errors)

@@ -25,21 +25,21 @@ from headrace.topology.payload_time import span
 # Short forms of many partitions and tasks, for messages.
 
 
-def named_places(tps: Iterable[TopicPartition]) -> str:
+def format_partitions(tps: Iterable[TopicPartition]) -> str:
     """Format partitions in a short form.
 
     Examples:
-        >>> named_places(TopicPartition("a", p) for p in (0, 1, 2, 5))
+        >>> format_partitions(TopicPartition("a", p) for p in (0, 1, 2, 5))
         'a-0..2,5'
     """
     return ", ".join(f"{topic}-{_ranges(some)}" for topic, some in _by_topic(tps).items())
 
 
-def named_tasks(sub_topology: int, partitions: Iterable[int]) -> str:
+def format_tasks(sub_topology: int, partitions: Iterable[int]) -> str:
     """Format the tasks of a sub-topology in a short form.
 
     Examples:
-        >>> named_tasks(1, [0, 1, 2]), named_tasks(1, [4])
+        >>> format_tasks(1, [0, 1, 2]), format_tasks(1, [4])
         ('tasks 1_0..2', 'task 1_4')
     """
     chosen = sorted(set(partitions))
@@ -137,8 +137,8 @@ class TimeLimits:
 
     @classmethod
     def of(cls, topics: Mapping[str, TopicDescription]) -> TimeLimits:
-        ahead = {name: facts.max_ahead_ms for name, facts in topics.items()}
-        behind = {name: facts.max_behind_ms for name, facts in topics.items()}
+        ahead = {name: topic.max_ahead_ms for name, topic in topics.items()}
+        behind = {name: topic.max_behind_ms for name, topic in topics.items()}
         return cls(
             {name: ms for name, ms in ahead.items() if ms is not None},
             {name: ms for name, ms in behind.items() if ms is not None},
@@ -207,20 +207,22 @@ def text_of(position: ClientPosition) -> str:
         return error.object[: error.start].decode()
 
 
-def without_mark(marks: Offsets, found: Mapping[TopicPartition, CommittedOffset]) -> list[str]:
+def differing_offsets(
+    marks: Offsets, committed: Mapping[TopicPartition, CommittedOffset]
+) -> list[str]:
     """Return the partitions whose offset or metadata differs from a committed mark.
 
     Examples:
-        >>> place, mark = TopicPartition("orders", 0), CommittedOffset(7, "mark")
-        >>> without_mark({place: mark}, {place: CommittedOffset(7, "mark and what is behind it")})
+        >>> tp, mark = TopicPartition("orders", 0), CommittedOffset(7, "mark")
+        >>> differing_offsets({tp: mark}, {tp: CommittedOffset(7, "mark, then other memory")})
         []
-        >>> without_mark({place: mark}, {place: CommittedOffset(8, "mark")})
+        >>> differing_offsets({tp: mark}, {tp: CommittedOffset(8, "mark")})
         ['orders-0']
     """
     return [
         str(tp)
         for tp, mark in marks.items()
-        if tp not in found
-        or found[tp].offset != mark.offset
-        or not found[tp].metadata.startswith(mark.metadata)
+        if tp not in committed
+        or committed[tp].offset != mark.offset
+        or not committed[tp].metadata.startswith(mark.metadata)
     ]

@@ -10,7 +10,7 @@ from confluent_kafka import KafkaError
 
 from headrace.streams.errors import FatalClientError, OutcomeUnknownError
 from headrace.streams.kafka.denials import denial
-from headrace.streams.kafka.producer import GONE, LiveProducer, Rows, missing
+from headrace.streams.kafka.producer import GONE, LiveProducer, Rows, missing_topic_error
 from headrace.streams.kafka.protocols import GroupMetadata, Offsets, TopicPartition
 from headrace.streams.kafka.reactions import Reaction, reaction_to, wrong_setting
 from headrace.topology.context.environment import Headers
@@ -38,7 +38,7 @@ class PlainProducer(LiveProducer):
     def _failed(self, error: KafkaError | None, message: confluent_kafka.Message) -> None:
         if error is not None and self._failure is None:
             self._failure = error
-            self._failed_place = (message.topic() or "", message.partition())
+            self._failed_partition = (message.topic() or "", message.partition())
 
     def init(self) -> None:
         """Do nothing: no transaction can be open."""
@@ -49,9 +49,9 @@ class PlainProducer(LiveProducer):
     def flush(self) -> None:
         deadline = self._clock.monotonic_s() + self._timeout_s
         while self._flush(1.0) > 0 and self._failure is None:
-            self._stop_waiting()
+            self._check_stop()
             if self._clock.monotonic_s() > deadline:
-                self._require_admitted()
+                self._require_access()
                 raise OutcomeUnknownError(
                     f"{len(self._client)} records were not acknowledged within "
                     f"{self._timeout_s:.0f} s; check that the brokers are reachable"
@@ -98,12 +98,12 @@ class PlainProducer(LiveProducer):
         failure = self._failure
         if failure is None:
             return
-        topic, partition = self._failed_place
+        topic, partition = self._failed_partition
         reaction = reaction_to(failure, "send")
         if reaction is Reaction.REFUSED:
             raise self._refused(failure, topic, partition)
         if failure.code() in GONE:
-            raise missing(topic, failure)
+            raise missing_topic_error(topic, failure)
         if reaction is Reaction.MISCONFIGURED:
             raise wrong_setting(failure, f"a record for {topic}-{partition}")
         if reaction is Reaction.DENIED:

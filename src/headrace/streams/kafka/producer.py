@@ -108,7 +108,7 @@ class LiveProducer:
         self._ask_limit = ask_limit
         self._asked_limit_s: dict[str, float] = {}
         self._failure: KafkaError | None = None
-        self._failed_place: tuple[str, int | None] = ("", None)
+        self._failed_partition: tuple[str, int | None] = ("", None)
         self.waited_s = 0.0
         self.abandoned_clients = 0
         self._make_a_client = make_client or partial(self._make, brokers=self._brokers)
@@ -122,7 +122,7 @@ class LiveProducer:
         self,
     ) -> Callable[[str, bytes | None, bytes | None, int, int, Headers | None], None]:
         produce: Callable[..., None] = self._client.produce
-        wait, refuse = self._wait_for_room, self._refuse_record
+        wait, refuse = self._wait_for_space, self._refuse_record
         require_time, highest_ms = self._require_time, self._highest_ms()
 
         def send(
@@ -169,7 +169,7 @@ class LiveProducer:
             size = record_size(key, value, headers)
             raise RecordTooLargeError(topic, size, self._current_limit(topic)) from error
         if cause.code() in GONE:
-            raise missing(topic, cause) from error
+            raise missing_topic_error(topic, cause) from error
         self._raise_for_send(error)
 
     def _raise_for_send(self, error: KafkaException) -> NoReturn:
@@ -184,9 +184,9 @@ class LiveProducer:
             return
         deadline = self._clock.monotonic_s() + timeout_s
         while len(self._client) > self._max_in_flight and self._clock.monotonic_s() < deadline:
-            self._wait_for_room()
+            self._wait_for_space()
 
-    def _stop_waiting(self) -> None:
+    def _check_stop(self) -> None:
         if self._brokers.is_stop_overdue():
             raise StopRequestedError("stopped while waiting for: send")
 
@@ -197,11 +197,11 @@ class LiveProducer:
         except KafkaException as error:
             self._raise(error, "send")
 
-    def _wait_for_room(self) -> None:
+    def _wait_for_space(self) -> None:
         begun_s = self._clock.monotonic_s()
         self._poll(_PRESSURE_WAIT_S)
         self.waited_s += self._clock.monotonic_s() - begun_s
-        self._stop_waiting()
+        self._check_stop()
 
     def _poll_quietly(self) -> None:
         with contextlib.suppress(KafkaException):
@@ -256,7 +256,7 @@ class LiveProducer:
             try:
                 produce(topic, value, key, partition, None, None, timestamp or 1)
             except BufferError:
-                self._wait_for_room()
+                self._wait_for_space()
                 self.send(topic, value, key, partition, timestamp, None)
             except KafkaException as error:
                 self._refuse_record(error, topic, key, value)
@@ -282,7 +282,7 @@ class LiveProducer:
                 self._brokers.on_timeout()
                 self._poll(0)  # the client reports unreachable brokers by callbacks
                 if self._clock.monotonic_s() - begun_s >= _SURE_AFTER_S:
-                    self._require_admitted()
+                    self._require_access()
                 if unless() or self._brokers.is_stop_overdue():
                     raise StopRequestedError(f"stopped while waiting for: {call}") from error
                 self._clock.sleep(_RETRY_WAIT_S)
@@ -292,7 +292,7 @@ class LiveProducer:
             else:
                 return
 
-    def _require_admitted(self) -> None:
+    def _require_access(self) -> None:
         """Raise AccessError if brokers reject this client, which calls do not report."""
         for failure in self._brokers.failures:
             if failure.is_final:
@@ -335,7 +335,7 @@ class LiveProducer:
         return RecordRefusedError(what, topic=topic, partition=partition)
 
 
-def missing(topic: str, cause: KafkaError) -> MissingTopicError:
+def missing_topic_error(topic: str, cause: KafkaError) -> MissingTopicError:
     return MissingTopicError(
         f"topic {topic}, which the application writes, does not exist ({cause.str()}); create it, "
         "or correct its name in the topology or in the handler that sends dead letters there, then "

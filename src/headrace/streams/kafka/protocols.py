@@ -297,10 +297,10 @@ class GroupState:
     members: Mapping[Member, tuple[TopicPartition, ...]]
 
 
-def places_in(assignment: bytes) -> tuple[TopicPartition, ...]:
+def partitions_in(assignment: bytes) -> tuple[TopicPartition, ...]:
     """Decode the partitions of a member's assignment in Kafka's consumer protocol.
 
-    >>> places_in(bytes.fromhex("0001 00000001 0001 74 00000002 00000000 00000003 00000000"))
+    >>> partitions_in(bytes.fromhex("0001 00000001 0001 74 00000002 00000000 00000003 00000000"))
     (TopicPartition(topic='t', partition=0), TopicPartition(topic='t', partition=3))
     """
     if not assignment:
@@ -407,7 +407,7 @@ class AdminClient(Protocol):
     """
 
     def describe(self, names: Iterable[str]) -> dict[str, TopicDescription]:
-        """Return the facts of the topics that exist."""
+        """Return descriptions of the topics that exist."""
 
     def partition_counts(self, names: Iterable[str]) -> dict[str, int]:
         """Return the partition counts of the topics that exist."""
@@ -521,7 +521,7 @@ class Tracer(Protocol):
     def committing(self, tasks: Sequence[str], records: int) -> AbstractContextManager[object]:
         """Return the context of a commit of tasks, with the number of its records."""
 
-    def forget(self) -> None:
+    def discard(self) -> None:
         """Discard sampled records that will not be committed."""
 
 
@@ -535,7 +535,7 @@ class NoTracer:
     def committing(self, tasks: Sequence[str], records: int) -> AbstractContextManager[object]:  # noqa: ARG002
         return nullcontext()
 
-    def forget(self) -> None: ...
+    def discard(self) -> None: ...
 
 
 class BrokerReachability(Protocol):

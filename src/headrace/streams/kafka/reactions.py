@@ -89,7 +89,7 @@ _SETTINGS = {
     KafkaError._UNSUPPORTED_FEATURE: _TOO_OLD,
 }
 """Errors that recur with the same settings at each start, and their fixes."""
-_PASSING = frozenset(
+_TEMPORARY = frozenset(
     {
         KafkaError._TIMED_OUT,
         KafkaError._TIMED_OUT_QUEUE,
@@ -161,7 +161,7 @@ def reaction_to(error: KafkaError, call: Call) -> Reaction:
         return Reaction.ABORT
     if call == "commit":
         return Reaction.REPLACE
-    if error.retriable() or code in _PASSING:
+    if error.retriable() or code in _TEMPORARY:
         return Reaction.RETRY
     return Reaction.STOP
 

@@ -12,7 +12,7 @@ from confluent_kafka import KafkaError, KafkaException
 from headrace.state.log import get_logger
 from headrace.streams.errors import MissingTopicError
 from headrace.streams.kafka.clients import BrokerState, new_consumer
-from headrace.streams.kafka.consumer import checked
+from headrace.streams.kafka.consumer import without_errors
 from headrace.streams.kafka.headers import read_headers
 from headrace.streams.kafka.protocols import TopicPartition
 from headrace.streams.kafka.reactions import GONE
@@ -64,7 +64,7 @@ class TopicReader:
                 if error is not None and error.code() == KafkaError._PARTITION_EOF:
                     if ends is not None:
                         left.pop(tp, None)
-                elif checked([message], self._config) and tp in left:
+                elif without_errors([message], self._config) and tp in left:
                     offset = message.offset() or 0
                     left[tp] = offset + 1
                     if ends is not None and offset >= ends[tp] - 1:

@@ -122,7 +122,7 @@ class TransactionalProducer(LiveProducer):
             try:
                 produce(topic, value, key, partition, reported, None, timestamp or 1, last_headers)
             except BufferError:
-                self._wait_for_room()
+                self._wait_for_space()
                 continue
             except KafkaException as error:
                 self._refuse_record(error, topic, key, value)

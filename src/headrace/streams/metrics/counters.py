@@ -149,7 +149,7 @@ class Counters:
 
     >>> counters, task = Counters(), TaskId(0, 1)
     >>> counters.ran(task, 5, oldest_ms=1_000)
-    >>> counters.void()
+    >>> counters.discard_open()
     >>> counters.ran(task, 3, oldest_ms=1_000)
     >>> counters.committed([task], now_ms=1_500)
     >>> counters.tasks[task].processed, counters.tasks[task].committed
@@ -247,7 +247,7 @@ class Counters:
                 self._doubts.remove(doubt)
                 self.found_aborted += 1
 
-    def void(self) -> None:
+    def discard_open(self) -> None:
         """Record that everything since the last commit was aborted."""
         self._ending = None
         self.open = 0

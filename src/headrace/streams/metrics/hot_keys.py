@@ -143,7 +143,7 @@ class HotKeys:
             sketch.halved_s = now_s
         return sketch
 
-    def keep_to(self, tasks: Collection[TaskId]) -> None:
+    def retain(self, tasks: Collection[TaskId]) -> None:
         for task, store in [one for one in self._sketches if one[0] not in tasks]:
             del self._sketches[task, store]
 

@@ -70,7 +70,7 @@ class OtelTracer:
             )
             for (t, s), f in self._parents.items()
         ]
-        self.forget()
+        self.discard()
         attributes = {**self._fields, "headrace.tasks": list(tasks), "headrace.records": records}
         with self._tracer.start_as_current_span(
             "headrace.commit",
@@ -86,5 +86,5 @@ class OtelTracer:
                 span.set_status(status)
                 raise
 
-    def forget(self) -> None:
+    def discard(self) -> None:
         self._parents.clear()

@@ -92,7 +92,7 @@ class MirrorProducer(TransactionalProducer):
                 try:
                     send(topic, value, key, partition, report, None, time_ms or 1, headers)
                 except BufferError:
-                    self._wait_for_room()
+                    self._wait_for_space()
                     continue
                 except KafkaException as error:
                     cause: KafkaError = error.args[0]

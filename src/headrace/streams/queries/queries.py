@@ -223,6 +223,6 @@ class Queries:
 
 
 def _live_cluster(config: StreamsConfig) -> AdminClient:
-    from headrace.streams.kafka.group_admin import GroupLook  # loads Kafka's client
+    from headrace.streams.kafka.group_admin import RetryingAdmin  # loads Kafka's client
 
-    return GroupLook(config.admin_config(), timeout_s=REQUEST_TIMEOUT_S)
+    return RetryingAdmin(config.admin_config(), timeout_s=REQUEST_TIMEOUT_S)

@@ -24,12 +24,12 @@ from headrace.topology.functions import refuse_never_run
 # Check whether the results of calls in flight are still needed.
 
 
-LOOK_S = 0.1
+CHECK_S = 0.1
 """Seconds between two checks whether calls in flight are still needed."""
 STOP_GRACE_S = 1.0
 """Seconds that calls in flight may take after a stop request; most of them end in that time."""
 
-Look = Callable[[], None]
+Check = Callable[[], None]
 """Check during a wait for calls; raises if the calls are no longer needed."""
 
 
@@ -39,18 +39,18 @@ class CallWatch:
     def __init__(
         self,
         is_stopping: Callable[[], bool],
-        is_given_up: Callable[[], bool],
+        was_removed: Callable[[], bool],
         *,
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._is_stopping = is_stopping
-        self._is_given_up = is_given_up
+        self._was_removed = was_removed
         self._monotonic_s = monotonic_s
         self._stopping_s: float | None = None
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Raise if calls in flight must be cancelled; a stop leaves them a grace period."""
-        if self._is_given_up():
+        if self._was_removed():
             raise TaskMigratedError(
                 "the group has removed this worker; calls in progress were cancelled, and the new "
                 "owner of the partitions repeats them"
@@ -67,7 +67,7 @@ class CallWatch:
             )
 
 
-def unwatched() -> None: ...
+def no_check() -> None: ...
 
 
 Pause = Callable[[float], object]
@@ -148,7 +148,7 @@ class OneByOne:
     def __init__(self) -> None:
         self._loop: JumpingLoop | None = None
 
-    def watch(self, look: Callable[[], None], /) -> None:
+    def watch(self, check: Callable[[], None], /) -> None:
         """Ignore the check, because calls take no time."""
 
     def run(self, jobs: Sequence[ExternalCall], plan: CallPlan, /) -> None:
@@ -160,9 +160,9 @@ class OneByOne:
         elif asyncio._get_running_loop() is None:
             self._run_async(jobs, plan)
         else:  # a test that is a coroutine itself
-            beside = threading.Thread(target=self._run_async, args=(jobs, plan))
-            beside.start()
-            beside.join()
+            thread = threading.Thread(target=self._run_async, args=(jobs, plan))
+            thread.start()
+            thread.join()
 
     def _run_async(self, jobs: Sequence[ExternalCall], plan: CallPlan) -> None:
         if self._loop is None:
@@ -247,7 +247,7 @@ class Threads:
         self._stuck = 0
         self._is_closed = False
 
-    def run(self, jobs: Sequence[ExternalCall], plan: CallPlan, look: Look = unwatched) -> None:
+    def run(self, jobs: Sequence[ExternalCall], plan: CallPlan, check: Check = no_check) -> None:
         """Make the calls until all of them have ended or timed out."""
         if self._stuck > STUCK_FACTOR * plan.concurrency:
             for job in jobs:
@@ -257,12 +257,12 @@ class Threads:
         for _ in range(min(plan.concurrency, len(jobs))):
             self._start(partial(self._lane, wave))
         try:
-            while late := wave.wait(look):
+            while late := wave.wait(check):
                 self._leave(late)
                 for _ in range(late):
                     self._start(partial(self._lane, wave))
         except BaseException:  # such as Ctrl-C: the results of running calls are discarded
-            self._leave(wave.give_up())
+            self._leave(wave.abandon())
             raise
 
     def _leave(self, calls: int) -> None:
@@ -270,11 +270,11 @@ class Threads:
             self._stuck += calls
 
     def _lane(self, wave: _Wave) -> bool:
-        kept = wave.take_turns()
-        if not kept:
+        is_reusable = wave.run_jobs()
+        if not is_reusable:
             with self._lock:
                 self._stuck -= 1
-        return kept
+        return is_reusable
 
     def _start(self, work: Work) -> None:
         with self._lock:
@@ -319,7 +319,7 @@ class _Wave:
         self._left = len(jobs)
         self._ended = 0
 
-    def take_turns(self) -> bool:
+    def run_jobs(self) -> bool:
         """Run jobs until none is queued; return False if a job timed out."""
         while True:
             with self._changed:
@@ -356,18 +356,18 @@ class _Wave:
         self._left -= 1
         self._changed.notify_all()
 
-    def give_up(self) -> int:
+    def abandon(self) -> int:
         """Start no more jobs and discard the results of running jobs; return their number."""
         with self._changed:
-            under_way = len(self._running)
+            running = len(self._running)
             self._waiting.clear()
             self._running.clear()
             self._changed.notify_all()
-            return under_way
+            return running
 
-    def wait(self, look: Look) -> int:
+    def wait(self, check: Check) -> int:
         """Wait until jobs time out or all are done; return the number of timeouts, 0 if done."""
-        look_s = time.monotonic() + LOOK_S
+        check_s = time.monotonic() + CHECK_S
         with self._changed:
             while self._left:
                 now_s = time.monotonic()
@@ -379,10 +379,10 @@ class _Wave:
                 if late:
                     return len(late)
                 due_s = min((due_s for due_s, _ in self._running.values()), default=None)
-                if now_s >= look_s:
-                    look()
-                    look_s = now_s + LOOK_S
-                ends_s = look_s if due_s is None else min(due_s, look_s)
+                if now_s >= check_s:
+                    check()
+                    check_s = now_s + CHECK_S
+                ends_s = check_s if due_s is None else min(due_s, check_s)
                 self._changed.wait(ends_s - now_s)
             return 0
 
@@ -410,24 +410,24 @@ class LiveCalls:
         self._threads = Threads()
         self._loop: SharedLoop | None = None
 
-        self._look: Look = unwatched
+        self._check: Check = no_check
 
-    def watch(self, look: Look, /) -> None:
-        self._look = look
+    def watch(self, check: Check, /) -> None:
+        self._check = check
 
     def run(self, jobs: Sequence[ExternalCall], plan: CallPlan, /) -> None:
         if plan.is_async:
             if self._loop is None:
-                self._loop = SharedLoop.taken()
-            self._loop.run(jobs, plan, self._look)
+                self._loop = SharedLoop.acquire()
+            self._loop.run(jobs, plan, self._check)
         else:
-            self._threads.run(jobs, plan, self._look)
+            self._threads.run(jobs, plan, self._check)
 
     def close(self) -> None:
         self._threads.close()
         loop, self._loop = self._loop, None
         if loop is not None:
-            loop.let_go()
+            loop.release()
 
 
 class SharedLoop:
@@ -444,14 +444,14 @@ class SharedLoop:
         self._thread.start()
 
     @classmethod
-    def taken(cls) -> SharedLoop:
+    def acquire(cls) -> SharedLoop:
         with cls._lock:
             if cls._present is None:
                 cls._present = cls()
             cls._present._users += 1
             return cls._present
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         with self._lock:
             self._users -= 1
             if self._users:
@@ -461,11 +461,11 @@ class SharedLoop:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(CLOSE_S)
 
-    def run(self, jobs: Sequence[ExternalCall], plan: CallPlan, look: Look = unwatched) -> None:
+    def run(self, jobs: Sequence[ExternalCall], plan: CallPlan, check: Check = no_check) -> None:
         future = asyncio.run_coroutine_threadsafe(_run_all(jobs, plan), self._loop)
         try:
-            while not wait([future], LOOK_S).done:
-                look()
+            while not wait([future], CHECK_S).done:
+                check()
             future.result()
         except CancelledError:
             for job in jobs:
@@ -482,11 +482,11 @@ class SharedLoop:
                 self._loop.run_forever()
             except (SystemExit, KeyboardInterrupt):
                 continue  # raised by a task that a call has created and does not await
-        if self._loop.run_until_complete(_settled()):
+        if self._loop.run_until_complete(_cancel_tasks()):
             self._loop.close()
 
 
-async def _settled() -> bool:
+async def _cancel_tasks() -> bool:
     """Cancel all tasks; return whether they have ended in time."""
     others = asyncio.all_tasks() - {asyncio.current_task()}
     for task in others:

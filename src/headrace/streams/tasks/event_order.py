@@ -19,23 +19,23 @@ from headrace.streams.plan.plan import TaskId
 from headrace.streams.tasks.task import Task, lags_of
 from headrace.streams.tasks.tasks import Tasks
 
-LOOK_S = 0.05
+CHECK_S = 0.05
 """Seconds between two checks whether a task is ahead."""
-PATIENCE_S = 5.0
+STALLED_S = 5.0
 """Seconds without progress after which other tasks no longer wait for a task."""
 KNOWN_PER_LIMIT = 4
-"""A pace is known after the limit divided by this number of records."""
+"""A rate is known after the limit divided by this number of records."""
 
 
 @dataclass(slots=True)
-class _Pace:
+class _ReadRate:
     """Records read by a task since its first known event time."""
 
     task: Task
     begun_ms: int
     begun: int
     read: int
-    moved_s: float
+    progress_s: float
 
     def span_ms(self, records: int, time_ms: int) -> float | None:
         count = self.read - self.begun
@@ -59,7 +59,7 @@ class EventOrder:
         consumer: Consumer,
         tasks: Tasks,
         *,
-        look_s: float,
+        check_s: float,
         clock: Clock,
     ) -> None:
         self._subs = subs if limit else frozenset()
@@ -67,57 +67,57 @@ class EventOrder:
         self._consumer = consumer
         self._tasks = tasks
         self._clock = clock
-        self._paces: dict[TaskId, _Pace] = {}
-        self._look_s = look_s
-        self._next_look_s: dict[int, float] = {}
+        self._rates: dict[TaskId, _ReadRate] = {}
+        self._check_s = check_s
+        self._next_check_s: dict[int, float] = {}
         self._until_ms: dict[int, tuple[float, float]] = {}
         """By sub-topology: the time up to which its tasks may read, and the time below which paused
         tasks continue."""
-        self._held: set[TaskId] = set()
+        self._paused: set[TaskId] = set()
 
-    def holds(self, task: Task) -> bool:
+    def must_wait(self, task: Task) -> bool:
         """Return whether a task must wait for a slower task; call it in each turn."""
         sub = task.id.sub_topology
         if sub not in self._subs or not task.queued():
             return False
         now_s = self._clock.monotonic_s()
-        if now_s >= self._next_look_s.get(sub, now_s):
-            self._next_look_s[sub] = now_s + self._look_s
+        if now_s >= self._next_check_s.get(sub, now_s):
+            self._next_check_s[sub] = now_s + self._check_s
             self._find_slowest(sub, now_s)
         until = self._until_ms.get(sub)
         if until is None:
-            self._held.discard(task.id)
+            self._paused.discard(task.id)
             return False
         next_ms = min(head.timestamp()[1] for head in task.heads())
-        is_ahead = next_ms > until[task.id in self._held]
-        (self._held.add if is_ahead else self._held.discard)(task.id)
+        is_ahead = next_ms > until[task.id in self._paused]
+        (self._paused.add if is_ahead else self._paused.discard)(task.id)
         return is_ahead
 
     def _find_slowest(self, sub: int, now_s: float) -> None:
         """Find the slowest task of a sub-topology and the time up to which the rest may read."""
         running = [task for task in self._tasks.running if task.id.sub_topology == sub]
-        slowest: tuple[int, _Pace] | None = None
+        slowest: tuple[int, _ReadRate] | None = None
         for task in running if len(running) > 1 else ():
             time_ms = max(task.partition_time[tp] for tp in task.inputs)
-            pace = self._pace(task, time_ms, now_s)
-            stands = now_s - pace.moved_s > PATIENCE_S
-            if time_ms >= 0 and not stands and self._is_far_behind(task):
-                slowest = min(slowest or (time_ms, pace), (time_ms, pace), key=lambda one: one[0])
+            rate = self._rate(task, time_ms, now_s)
+            is_stalled = now_s - rate.progress_s > STALLED_S
+            if time_ms >= 0 and not is_stalled and self._is_far_behind(task):
+                slowest = min(slowest or (time_ms, rate), (time_ms, rate), key=lambda one: one[0])
         self._until_ms.pop(sub, None)
         if slowest is not None:
-            time_ms, pace = slowest
-            span_ms = pace.span_ms(self._limit, time_ms)
+            time_ms, rate = slowest
+            span_ms = rate.span_ms(self._limit, time_ms)
             if span_ms is not None:
                 self._until_ms[sub] = time_ms + span_ms, time_ms + span_ms / 2
 
-    def _pace(self, task: Task, time_ms: int, now_s: float) -> _Pace:
+    def _rate(self, task: Task, time_ms: int, now_s: float) -> _ReadRate:
         read = sum(task.next_offset.values())
-        pace = self._paces.get(task.id)
-        if pace is None or pace.task is not task or pace.begun_ms < 0:
-            pace = self._paces[task.id] = _Pace(task, time_ms, read, read, now_s)
-        elif read != pace.read:
-            pace.read, pace.moved_s = read, now_s
-        return pace
+        rate = self._rates.get(task.id)
+        if rate is None or rate.task is not task or rate.begun_ms < 0:
+            rate = self._rates[task.id] = _ReadRate(task, time_ms, read, read, now_s)
+        elif read != rate.read:
+            rate.read, rate.progress_s = read, now_s
+        return rate
 
     def _is_far_behind(self, task: Task) -> bool:
         lags = lags_of(task, self._consumer, task.inputs)

@@ -36,15 +36,15 @@ class InputWait:
         """
         if self._config.max_task_idle_ms < 0 or len(task.inputs) < 2:
             return False
-        looks = task.queued() or self._config.max_task_idle_ms > 0
-        wait_s = self._wait_s(task) if looks else 0.0
+        may_wait = task.queued() or self._config.max_task_idle_ms > 0
+        wait_s = self._wait_s(task) if may_wait else 0.0
         if wait_s <= 0:
             self._waiting.pop(task.id, None)
             return False
         self._waiting[task.id] = self._clock.monotonic_s() + wait_s
         return True
 
-    def look_again(self, task: Task) -> None:
+    def refresh(self, task: Task) -> None:
         """Update the wait before a poll that queued records would limit to a single record."""
         if len(task.inputs) > 1 and task.queued() and task.empty_inputs():
             self.must_wait(task)
@@ -75,7 +75,7 @@ class InputWait:
         until_s = [self._waiting[task.id] for task in tasks if task.id in self._waiting]
         return max(0.0, min(until_s) - self._clock.monotonic_s()) if until_s else None
 
-    def keep_to(self, running: Sequence[Task]) -> None:
+    def retain(self, running: Sequence[Task]) -> None:
         ids = {task.id for task in running}
         read = {tp for task in running for tp in task.inputs}
         self._waiting = {t: s for t, s in self._waiting.items() if t in ids}
@@ -95,7 +95,7 @@ class FetchController:
     """Control of the number of records to poll and of paused partitions.
 
     Args:
-        backlog: pauses tasks that wait for the readers of their output.
+        backpressure: pauses tasks that wait for the readers of their output.
     """
 
     def __init__(
@@ -103,14 +103,14 @@ class FetchController:
         config: StreamsConfig,
         consumer: Consumer,
         tasks: Tasks,
-        backlog: RepartitionBackpressure,
+        backpressure: RepartitionBackpressure,
         *,
         clock: Clock,
     ) -> None:
         self._config = config
         self._consumer = consumer
         self._tasks = tasks
-        self._backlog = backlog
+        self._backpressure = backpressure
         self._inputs = InputWait(config, consumer, clock=clock)
         self._paused: set[TopicPartition] = set()
         self._record_bytes = 0
@@ -130,7 +130,7 @@ class FetchController:
             for task in self._tasks.running
             # Records of a waiting task are limited by its own queues. They must not reduce the poll
             # because the records that it waits for come later in the client's queue.
-            if not (self._backlog.is_held(task) or self._inputs.is_waiting(task))
+            if not (self._backpressure.is_paused(task) or self._inputs.is_waiting(task))
             for tp in task.inputs
             if tp not in self._paused
         )
@@ -144,17 +144,17 @@ class FetchController:
         """Return whether a task must wait for input or for its readers; call it in each turn."""
         # Always evaluate both, because the time of each wait passes during the other.
         waits = self._inputs.must_wait(task)
-        return self._backlog.holds(task, self._inputs.is_waiting) or waits
+        return self._backpressure.must_wait(task, self._inputs.is_waiting) or waits
 
     def wait_s(self) -> float | None:
         """Return how long a poll may wait if tasks wait, or None if no task waits."""
         running = self._tasks.running
-        held = any(map(self._backlog.is_held, running))
-        return LAG_WAIT_S if held else self._inputs.wait_s(running)
+        is_paused = any(map(self._backpressure.is_paused, running))
+        return LAG_WAIT_S if is_paused else self._inputs.wait_s(running)
 
     def is_ready(self, task: Task) -> bool:
         return task.queued() > 0 and not (
-            self._inputs.is_waiting(task) or self._backlog.is_held(task)
+            self._inputs.is_waiting(task) or self._backpressure.is_paused(task)
         )
 
     def pause_queues(self, task: Task) -> None:
@@ -167,7 +167,7 @@ class FetchController:
 
     def resume_queues(self, task: Task) -> None:
         """Resume paused partitions whose queues have space, and update whether the task waits."""
-        self._inputs.look_again(task)
+        self._inputs.refresh(task)
         if not self._paused:
             return
         most = self._bounded(self._config.buffered_records_per_partition)
@@ -181,6 +181,6 @@ class FetchController:
         inputs = [tp for task in self._tasks.running for tp in task.inputs]
         self._consumer.resume([tp for tp in inputs if tp not in self._paused])
 
-    def keep_to_running(self) -> None:
+    def retain_running(self) -> None:
         self._paused = {p for p in self._paused if self._tasks.reader_of(p) is not None}
-        self._inputs.keep_to(self._tasks.running)
+        self._inputs.retain(self._tasks.running)

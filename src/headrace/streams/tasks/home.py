@@ -23,7 +23,7 @@ from headrace.topology.processors.store import Store
 
 PATIENCE_S = 2.0
 """Seconds to wait until another process releases a task's directory."""
-_PASSED_BY = (
+_LOCKED_ADVICE = (
     "nothing is lost: another process of this host still locks the task's directory, so the rows "
     "are restored from the changelogs into a new directory. Stop that process if it hangs"
 )
@@ -143,7 +143,7 @@ class LocalHomes:
                 task=str(task_id),
                 generation=directory.generation,
                 waited_s=PATIENCE_S,
-                advice=_PASSED_BY,
+                advice=_LOCKED_ADVICE,
             )
         self._waits_since_s.pop(task_id, None)
         return directory

@@ -28,7 +28,7 @@ from headrace.streams.tasks.restore import ChangelogDescription
 
 Committed = Mapping[TopicPartition, CommittedOffset | None]
 
-_MOST_TRIED = 12
+_COMBINED_MAX = 12
 """Maximum number of inputs without offsets of which all combinations are tried."""
 
 
@@ -95,7 +95,7 @@ def read_before(
     for plan in plans:
         names = {store.name for store in plan.program.sub_topology.stores}
         same = [store.reads for store in deployed.stores if store.name in names]
-        read = same or _read_in_front(deployed, plan, application_id)
+        read = same or _read_upstream(deployed, plan, application_id)
         topics = frozenset(
             f"{application_id}-{topic}" if topic in internal else topic
             for some in read
@@ -110,7 +110,7 @@ def read_before(
     return inputs_before
 
 
-def _read_in_front(
+def _read_upstream(
     deployed: Deployment, plan: SubPlan, application_id: str
 ) -> list[tuple[str, ...]]:
     """Return the topics that the deployed version read to write this repartition output."""
@@ -133,7 +133,7 @@ def lost_inputs(committed: Committed, before: ReadBefore) -> list[TopicPartition
     known = {tp.topic: offset for tp, offset in committed.items() if offset is not None}
     numbers = {OffsetMetadata.decode(o.metadata).values.get(INPUTS) for o in known.values()}
     topics = [tp.topic for tp in lacking]
-    if len(numbers) == 1 and len(topics) <= _MOST_TRIED:
+    if len(numbers) == 1 and len(topics) <= _COMBINED_MAX:
         for count in range(len(topics) + 1):
             for lost in combinations(topics, count):
                 if inputs_number([*known, *lost]) in numbers:
@@ -173,14 +173,14 @@ class LostOffsets:
         self._unreadable: set[TopicPartition] = set()
 
     def of(self, sub_topology: int, committed: Committed) -> list[TopicPartition]:
-        self._say_unreadable(committed)
-        return lost_inputs(committed, self._of(sub_topology))
+        self._log_unreadable(committed)
+        return lost_inputs(committed, self._read_before(sub_topology))
 
     def has_counted(self, sub_topology: int, committed: Committed) -> bool:
         """Return whether a task has had state, according to its offsets."""
-        return self._of(sub_topology).has_state and has_run(committed)
+        return self._read_before(sub_topology).has_state and has_run(committed)
 
-    def _say_unreadable(self, committed: Committed) -> None:
+    def _log_unreadable(self, committed: Committed) -> None:
         """Log offset metadata of unknown origin, once per partition; it is ignored."""
         for tp, offset in committed.items():
             if offset is None or not offset.metadata or tp in self._unreadable:
@@ -196,7 +196,7 @@ class LostOffsets:
                     "suppressed updates had reached, as if none had been committed",
                 )
 
-    def _of(self, sub_topology: int) -> ReadBefore:
+    def _read_before(self, sub_topology: int) -> ReadBefore:
         return self._before.get(sub_topology, ReadBefore())
 
     def handle(
@@ -224,7 +224,7 @@ class LostOffsets:
                 **counted.fields(),
                 partitions=effects,
                 reason=f"the group {self._group} has no committed offsets for {where} any more, "
-                f"{way_around(topic_options(lost, {}))}",
+                f"{advice_at_least_once(topic_options(lost, {}))}",
             )
         else:
             self._log.warning(
@@ -239,30 +239,30 @@ class LostOffsets:
     ) -> str:
         return (
             f"task {task} {counted}, but its group {self._group} has no committed offsets for "
-            f"{where}: {way_out(topic_options(lost, {}))}"
+            f"{where}: {advice_exactly_once(topic_options(lost, {}))}"
         )
 
 
-def way_out(named: str) -> str:
+def advice_exactly_once(options: str) -> str:
     """Return the explanation and the fix for lost offsets, given `topic_options`."""
     return (
         "they expired or were deleted, or the topic was re-created. Starting from the beginning "
         "would count records twice, so it did not start. Set the offset of each partition to the "
         "state's position: write a file of lines topic,partition,offset, and run headrace offsets "
         "set MODULE:APP --from-file FILE; to set all partitions to the same offset, use "
-        f"{named} --to N instead of the file, or --to beginning --process-again if none of the "
+        f"{options} --to N instead of the file, or --to beginning --process-again if none of the "
         "records is counted yet, as of a new input or a re-created topic. After a clean stop that "
         "had read everything, the offsets are the ends of the partitions: --to end. To start "
         "without state, run headrace reset"
     )
 
 
-def way_around(named: str) -> str:
+def advice_at_least_once(options: str) -> str:
     """Return the advice about records that at-least-once counts again."""
     return (
         "and at_least_once continues: it counts their records again, and records after a "
         "repartition topic up to twice again. To prevent that, set the offsets before a start: "
-        f"headrace offsets set MODULE:APP {named} --to end starts at the end of the topics, and "
+        f"headrace offsets set MODULE:APP {options} --to end starts at the end of the topics, and "
         "skips the records since the last commit. To correct records that were counted again, "
         "stop, run headrace reset, and start"
     )

@@ -31,12 +31,12 @@ from headrace.topology.graph.graph import Node
 
 RETRY_MIN_S = 0.1
 RETRY_MAX_S = 5.0
-STUMBLES_MAX = 10
+FAILED_ROWS_MAX = 10
 """Number of failed rows without a successful write after which the sink itself is at fault."""
-_OF_VALUES = (TypeError, ValueError, ArithmeticError)
+_VALUE_ERRORS = (TypeError, ValueError, ArithmeticError)
 """Errors that a value which cannot be written raises; errors of lost connections differ."""
 _PASSWORD = re.compile(r"(?<=://)[^@/\s]+(?=@)")
-_TOLD = (SinkUnavailableError, SinkUnusableError, SinkFencedError, SinkRefusedError)
+_SINK_ERRORS = (SinkUnavailableError, SinkUnusableError, SinkFencedError, SinkRefusedError)
 
 OpenSink = Callable[[ExternalSink, str], SinkConnection]
 
@@ -88,7 +88,7 @@ class SinkBugError(SinkRefusedError):
 
 
 @dataclass(slots=True)
-class _Trouble:
+class _Outage:
     """Failed attempts of an external sink in a row, and the time of the next attempt."""
 
     times: int = 0
@@ -108,8 +108,8 @@ class SinkConnections:
         self._log = log
         self._writers: dict[str, SinkConnection] = {}
         self._batching: dict[str, SinkBatching | None] = {}
-        self._trouble: dict[str, _Trouble] = {}
-        self._stumbles: dict[str, int] = {}
+        self._outages: dict[str, _Outage] = {}
+        self._failed_rows: dict[str, int] = {}
         """By sink that has never written a row: the number of rows that its code failed on."""
         self._has_written: set[str] = set()
         self._known: set[str] = set()
@@ -132,9 +132,9 @@ class SinkConnections:
                     _close(connection)
         except SinkUnavailableError as error:
             return error
-        trouble = self._trouble.get(node)
-        if trouble is not None:
-            trouble.answers = True
+        outage = self._outages.get(node)
+        if outage is not None:
+            outage.answers = True
         return positions
 
     def _warn_of_others(self, node: str, connection: SinkConnection) -> None:
@@ -143,8 +143,8 @@ class SinkConnections:
         names = [] if keepers is None else keepers()
         if self.name_of(node) in names:
             return
-        apart = (name.rpartition("/") for name in names)
-        others = sorted(application for application, _, step in apart if step == node)
+        split_names = (name.rpartition("/") for name in names)
+        others = sorted(application for application, _, step in split_names if step == node)
         if others:
             self._log.warning(
                 "sink_positions_conflict",
@@ -181,45 +181,45 @@ class SinkConnections:
             raise
         if batch.rows:
             self._has_written.add(node)
-        trouble = self._trouble.pop(node, None)
-        if trouble is not None:
-            self._log.info("sink_recovered", sink=node, attempts=trouble.times)
+        outage = self._outages.pop(node, None)
+        if outage is not None:
+            self._log.info("sink_recovered", sink=node, attempts=outage.times)
 
     def row_refused(self, node: str, error: SinkRefusedError) -> None:
-        """Count a row refused by the sink's code; raise at `STUMBLES_MAX` if none was written."""
+        """Count a row refused by the sink's code; raise at `FAILED_ROWS_MAX` if none is written."""
         if not isinstance(error, SinkBugError) or node in self._has_written:
             return
-        times = self._stumbles[node] = self._stumbles.get(node, 0) + 1
-        if times >= STUMBLES_MAX:
+        times = self._failed_rows[node] = self._failed_rows.get(node, 0) + 1
+        if times >= FAILED_ROWS_MAX:
             raise UnusableSinkError(node, f"none of {times} rows was written: {error}") from error
 
     # -- sinks that do not answer --------------------------------------------------------------
 
-    def is_asked_now(self, node: str) -> bool:
-        trouble = self._trouble.get(node)
-        return trouble is None or self._clock.monotonic_s() >= trouble.next_s
+    def is_due(self, node: str) -> bool:
+        outage = self._outages.get(node)
+        return outage is None or self._clock.monotonic_s() >= outage.next_s
 
     def unavailable(self, node: str, error: SinkUnavailableError) -> None:
-        trouble = self._trouble.setdefault(node, _Trouble())
-        if not self.is_asked_now(node):
+        outage = self._outages.setdefault(node, _Outage())
+        if not self.is_due(node):
             return  # another task of this sink has failed in the same turn
-        wait_s = min(RETRY_MAX_S, RETRY_MIN_S * 2**trouble.times)
-        trouble.times += 1
-        trouble.reason, trouble.answers = str(error), False
-        trouble.next_s = self._clock.monotonic_s() + wait_s
-        if is_power_of_two(trouble.times):
+        wait_s = min(RETRY_MAX_S, RETRY_MIN_S * 2**outage.times)
+        outage.times += 1
+        outage.reason, outage.answers = str(error), False
+        outage.next_s = self._clock.monotonic_s() + wait_s
+        if is_power_of_two(outage.times):
             self._log.warning(
                 "sink_unavailable",
                 sink=node,
                 reason=str(error),
-                attempts=trouble.times,
+                attempts=outage.times,
                 again_in_s=round(wait_s, 1),
                 next="nothing is lost: rows are written from the sink's own position when it "
                 "answers",
             )
 
     def unanswered(self) -> Mapping[str, str]:
-        return {node: t.reason for node, t in self._trouble.items() if not t.answers}
+        return {node: t.reason for node, t in self._outages.items() if not t.answers}
 
     # -- the connections -----------------------------------------------------------------------
 
@@ -246,15 +246,15 @@ class SinkConnections:
             yield
         except SinkUnusableError as error:
             raise UnusableSinkError(node, str(error)) from error
-        except _TOLD:
+        except _SINK_ERRORS:
             raise
         except Exception as error:
-            name, location = type(error).__name__, _place_of(error)
+            name, location = type(error).__name__, _user_location(error)
             raised_at = f"raised at {location}" if location else ""
             if not has_rows:
                 text = _PASSWORD.sub("***", str(error)).strip()
                 raise SinkFailedError(node, f"raised {name}: {text}", raised_at) from error
-            if isinstance(error, _OF_VALUES):
+            if isinstance(error, _VALUE_ERRORS):
                 where = f" at {location}" if location else ""
                 raise SinkBugError(f"the sink raised {name}{where}") from error
             more = "log.errors=full has its text in the log"
@@ -263,7 +263,7 @@ class SinkConnections:
             ) from error
 
 
-def _place_of(error: BaseException) -> str | None:
+def _user_location(error: BaseException) -> str | None:
     frames = traceback.extract_tb(error.__traceback__)
     user_frames = [frame for frame in frames if is_the_users(frame.filename)]
     return f"{user_frames[-1].filename}:{user_frames[-1].lineno}" if user_frames else None
@@ -297,7 +297,7 @@ class StartPosition:
 
 
 def sink_offsets(
-    start: Offsets, beginning: StartPosition, node: Node, log: Log, *, is_committed: bool
+    start: Offsets, sink_position: StartPosition, node: Node, log: Log, *, is_committed: bool
 ) -> Offsets:
     """Return the offset at which a task with an external sink starts.
 
@@ -308,9 +308,9 @@ def sink_offsets(
     """
     ((tp, committed),) = start.items()
     written = OffsetMetadata.decode(committed.metadata).values.get(f"written.{node.name}", -1)
-    position = beginning.position
+    position = sink_position.position
     if position is None and written >= 0:
-        raise UnusableSinkError(node.name, _gone(beginning, tp, written))
+        raise UnusableSinkError(node.name, _lost_position_message(sink_position, tp, written))
     if position is None:
         return start
     if position >= written:
@@ -329,11 +329,11 @@ def sink_offsets(
     return {tp: CommittedOffset(position, committed.metadata)}
 
 
-def _gone(beginning: StartPosition, tp: TopicPartition, written: int) -> str:
+def _lost_position_message(sink_position: StartPosition, tp: TopicPartition, written: int) -> str:
     return (
         f"it has no position for {tp}, and had {written}: its table was emptied or replaced. If "
         "the rows exist, or are not wanted, insert the position again (in a database: into "
-        f"headrace_positions, name '{beginning.name}', source '{beginning.source}', "
+        f"headrace_positions, name '{sink_position.name}', source '{sink_position.source}', "
         f"partition {tp.partition}, next {written}; for each partition), or restore both from "
         "a backup; to write all rows again, empty the table and run headrace reset"
     )

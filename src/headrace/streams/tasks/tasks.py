@@ -630,7 +630,7 @@ class Tasks:
 
     def _may_start(self, owned: OwnedTask) -> bool:
         node = owned.plan.sink_node
-        return node is None or self._sinks.is_asked_now(node.name)
+        return node is None or self._sinks.is_due(node.name)
 
     def advance(self) -> None:
         """Advance the start of tasks that are not running, without blocking."""

@@ -132,8 +132,8 @@ def mark_of(
     (10, 90)
     """
     has_more = not all(tp in idle for tp in inputs)
-    times = {tp: found.of(topic) for tp, found in inputs.items()}
-    active = [times[p] for p, found in inputs.items() if found.is_watermark or p not in idle]
+    times = {tp: input_time.of(topic) for tp, input_time in inputs.items()}
+    active = [times[p] for p, t in inputs.items() if t.is_watermark or p not in idle]
     if active:
         return Mark(min(active), is_least=False, has_more=has_more, end=0)
     return Mark(max(times.values(), default=-1), is_least=True, has_more=has_more, end=0)
@@ -167,7 +167,7 @@ class Marks:
 
 
 @dataclass(slots=True)
-class _Followed:
+class _PendingMarks:
     """Pending marks of a task by input; replaced with the task object."""
 
     task: Task
@@ -223,8 +223,8 @@ class UpstreamTimes:
         self._clock = clock
         self._log = log
         self._request = BackgroundRequest[UpstreamSnapshot | None](background)
-        self._followed: dict[TaskId, _Followed] = {}
-        self._asked_s = -math.inf
+        self._followed: dict[TaskId, _PendingMarks] = {}
+        self._requested_s = -math.inf
         self._quiet = 0
         """Number of equal answers in a row."""
         self._unfollowed_since_s: float | None = None
@@ -241,20 +241,20 @@ class UpstreamTimes:
         """Return the tasks whose time advances: watermarks by input, and the limit of the rest."""
         if not self._upstream.writers:
             return []
-        self._keep_to(self._tasks.running)
+        self._retain(self._tasks.running)
         if not self._followed:
             return []
-        self._take()
-        self._ask()
-        found: list[tuple[Task, Mapping[TopicPartition, int], int]] = []
+        self._apply_answer()
+        self._request_if_due()
+        advancing: list[tuple[Task, Mapping[TopicPartition, int], int]] = []
         for one in self._followed.values():
             task, times = one.task, self._reached(one)
             if not times and task.watermark <= task.context.watermark:
                 continue  # nothing is held back, so the limit makes no difference
             limit = self._limit(task)
             if times or min(task.watermark, limit) > task.context.watermark:
-                found.append((task, times, limit))
-        return found
+                advancing.append((task, times, limit))
+        return advancing
 
     def _limit(self, task: Task) -> int:
         """Return the lowest time of the task's inputs without a watermark that have more records.
@@ -278,17 +278,17 @@ class UpstreamTimes:
         followed = self._followed.get(task.id)
         return followed is not None and any(marks.has_more for marks in followed.marks.values())
 
-    def _keep_to(self, running: Sequence[Task]) -> None:
+    def _retain(self, running: Sequence[Task]) -> None:
         known = self._followed
         self._followed = {}
         for task in running:
             if task.followed:
                 one = known.get(task.id)
                 if one is None or one.task is not task:
-                    one = _Followed(task, {tp: Marks() for tp in task.watermarks})
+                    one = _PendingMarks(task, {tp: Marks() for tp in task.watermarks})
                 self._followed[task.id] = one
 
-    def _reached(self, one: _Followed) -> dict[TopicPartition, int]:
+    def _reached(self, one: _PendingMarks) -> dict[TopicPartition, int]:
         task, times = one.task, {}
         for tp, position in one.positions(self._consumer).items():
             time = one.marks[tp].reached(position, task.partition_time[tp])
@@ -298,11 +298,11 @@ class UpstreamTimes:
 
     # -- requests to the cluster ---------------------------------------------------------------
 
-    def _ask(self) -> None:
+    def _request_if_due(self) -> None:
         now_s = self._clock.monotonic_s()
-        if self._request.is_pending or now_s - self._asked_s < self._wait_s():
+        if self._request.is_pending or now_s - self._requested_s < self._wait_s():
             return
-        self._asked_s = now_s
+        self._requested_s = now_s
         own = [tp for one in self._followed.values() for tp in one.marks]
         inputs = dict.fromkeys(
             tp
@@ -315,7 +315,7 @@ class UpstreamTimes:
             for partition in range(self._partitions[topic])
         ]
         self._request.submit(partial(self._request_times, list(inputs), own, alike))
-        self._take()
+        self._apply_answer()
 
     def _wait_s(self) -> float:
         interval_s = self._interval_s * max(1.0, len(self.inputs) / INPUTS)
@@ -323,14 +323,14 @@ class UpstreamTimes:
             return interval_s
         return interval_s * QUIET_INTERVALS[self._quiet > QUIET_ANSWERS]
 
-    def _take(self) -> None:
+    def _apply_answer(self) -> None:
         answer = self._request.poll() if self._request.is_pending else None
         if answer is None:
             return
         now_s = self._clock.monotonic_s()
         self._quiet = self._quiet + 1 if answer.inputs == self.inputs else 0
         self.inputs = answer.inputs
-        self._warn_of(answer.unfollowed, now_s)
+        self._warn_of_other_setting(answer.unfollowed, now_s)
         idle = self._idle(now_s)
         self._report_skew(idle)
         by_topic: dict[str, Mark] = {}
@@ -342,7 +342,7 @@ class UpstreamTimes:
                     by_topic[tp.topic] = self._mark(tp.topic, answer, idle)
                 marks.add(replace(by_topic[tp.topic], end=answer.ends[tp]))
 
-    def _warn_of(self, unfollowed: Sequence[TopicPartition], now_s: float) -> None:
+    def _warn_of_other_setting(self, unfollowed: Sequence[TopicPartition], now_s: float) -> None:
         """Warn about members with another stream.time, if they do not commit a watermark soon."""
         if not unfollowed:
             self._unfollowed_since_s = None
@@ -368,7 +368,7 @@ class UpstreamTimes:
         return mark_of(known, idle, topic=writers.name)
 
     def _idle(self, now_s: float) -> frozenset[TopicPartition]:
-        quiet = [tp for tp, found in self.inputs.items() if not found.has_more]
+        quiet = [tp for tp, input_time in self.inputs.items() if not input_time.has_more]
         self._idle_since_s = {tp: self._idle_since_s.get(tp, now_s) for tp in quiet}
         return frozenset(
             p for p, since_s in self._idle_since_s.items() if now_s - since_s >= self._idle_s
@@ -393,14 +393,14 @@ class UpstreamTimes:
                 self._log.info("upstream_times_unknown", reason=self._unknown)
             return None
         self._unknown = ""
-        found = {}
+        input_times = {}
         for tp in inputs:
             if tp in committed:
-                found[tp] = _input_time(committed[tp], ends[tp])
+                input_times[tp] = _input_time(committed[tp], ends[tp])
             else:
-                found[tp] = InputTime(-1, has_more=starts[tp] < ends[tp])
+                input_times[tp] = InputTime(-1, has_more=starts[tp] < ends[tp])
         unfollowed = [p for p in alike if p in committed and _is_unfollowed(committed[p])]
-        return UpstreamSnapshot(found, {tp: ends[tp] for tp in own}, unfollowed)
+        return UpstreamSnapshot(input_times, {tp: ends[tp] for tp in own}, unfollowed)
 
 
 def _input_time(committed: CommittedOffset, end: int) -> InputTime:

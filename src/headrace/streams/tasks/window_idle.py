@@ -46,7 +46,7 @@ class IdleWindows:
             return []
         running = self._running()
         now_s = self._clock.monotonic_s()
-        self._forget_others(running)
+        self._retain(running)
         return [task for task in running if self._is_due(task, now_s)]
 
     def _is_due(self, task: Task, now_s: float) -> bool:
@@ -63,7 +63,7 @@ class IdleWindows:
         self._closed[task.id] = task
         return True
 
-    def busy(self, task: Task) -> None:
+    def reset(self, task: Task) -> None:
         if self._idle_s:
             self._since_s[task.id] = self._clock.monotonic_s()
             self._closed.pop(task.id, None)
@@ -73,7 +73,7 @@ class IdleWindows:
             return False
         return all(lag == 0 for lag in lags_of(task, self._consumer, task.inputs).values())
 
-    def _forget_others(self, running: Sequence[Task]) -> None:
+    def _retain(self, running: Sequence[Task]) -> None:
         if len(self._since_s) > len(running):
             ids = {task.id for task in running}
             self._since_s = {t: s for t, s in self._since_s.items() if t in ids}

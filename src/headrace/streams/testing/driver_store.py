@@ -99,7 +99,7 @@ class DriverWorker:
             try:
                 worker.begin()
             except BaseException:
-                worker.give_up()
+                worker.close_after_error()
                 self.disk.process_ended()
                 raise
             self.worker = worker
@@ -117,7 +117,7 @@ class DriverWorker:
     def close(self) -> None:
         if self.worker is not None:
             worker, self.worker = self.worker, None
-            worker.give_up()
+            worker.close_after_error()
         self.disk.process_ended()
 
     def abort(self) -> None:
@@ -148,7 +148,7 @@ class DriverWorker:
             crashed = True
         except BaseException:
             self.worker = None
-            worker.give_up()
+            worker.close_after_error()
             self.disk.process_ended()
             raise
         if crashed:  # not in the handler, where the traceback still holds what was open

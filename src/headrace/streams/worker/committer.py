@@ -81,7 +81,7 @@ class Committer:
             if any(task.context.is_held for task in self._tasks.running):
                 self._progress_guard.nothing_to_commit()
             return self._pass_markers(alone=True)
-        if not processed and self._backpressure.wants_commit():
+        if not processed and self._backpressure.needs_commit():
             return True
         requested = requested or self._backpressure.is_awaited(dirty)
         return requested or self._commit_timing.is_due(dirty, processed=processed)

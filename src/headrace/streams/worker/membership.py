@@ -123,7 +123,7 @@ class Membership:
             self._check_at_s = None
         return has_new_id
 
-    def is_given_up(self) -> bool:
+    def was_removed(self) -> bool:
         """Return whether the group has removed this member since the last callback."""
         return self._member_id is not None and self._consumer.member_id() != self._member_id
 

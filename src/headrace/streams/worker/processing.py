@@ -85,8 +85,8 @@ class Processing:
 
     def _process_each(self) -> int:
         processed = 0
-        running = self._backpressure.nearest_first(self._tasks.running)
-        feeding = sum(map(self._feeds, running))
+        running = self._backpressure.downstream_first(self._tasks.running)
+        feeding = sum(map(self._is_feeding, running))
         for task in self._progress_guard.waiting_first(running):
             must_wait = self._fetch.must_wait(task)
             if not task.queued():
@@ -94,10 +94,11 @@ class Processing:
             if must_wait:
                 self._fetch.pause_queues(task)
                 continue
-            self._idle_windows.busy(task)
+            self._idle_windows.reset(task)
             if task.context.outbox is None:  # tasks with sinks send no records in a transaction
                 self._transactions.begin()
-            processed += self._process_some(task, feeding if self._backpressure.feeds(task) else 1)
+            sharing = feeding if self._backpressure.is_limited(task) else 1
+            processed += self._process_some(task, sharing)
             self._fetch.resume_queues(task)
             if self._progress_guard.ends_turn(task):
                 break
@@ -120,8 +121,8 @@ class Processing:
             for task in self._tasks.running:
                 task.send_partials()
 
-    def _feeds(self, task: Task) -> bool:
-        return self._backpressure.feeds(task) and self._fetch.is_ready(task)
+    def _is_feeding(self, task: Task) -> bool:
+        return self._backpressure.is_limited(task) and self._fetch.is_ready(task)
 
     def _process_some(self, task: Task, sharing: int) -> int:
         """Process a chunk, which writers of repartition topics share: lag must be checked early."""
@@ -137,12 +138,12 @@ class Processing:
                 task.batches_records
             ):  # it ends after its first wait, and small batches would wait longer
                 share = self._config.max_poll_records
-            room = (
-                self._progress_guard.room
+            max_records = (
+                self._progress_guard.max_records
                 if task.context.outbox is None
-                else self._sink_writes.room(task)
+                else self._sink_writes.max_records(task)
             )
-            most = min(share, self._backpressure.room(task), room)
+            most = min(share, self._backpressure.max_records(task), max_records)
             count = task.process(1 if self._progress_guard.isolates_records else most)
             self._counters.ran(task.id, count, oldest_ms=oldest_ms)
             if count and not task.batches_records:
@@ -150,7 +151,7 @@ class Processing:
                 self._chunk.succeeded(count * sharing, seconds * sharing)
             if task.context.outbox is None:
                 self._progress_guard.add_records(count)
-            self._backpressure.has_read(task, count)
+            self._backpressure.add_read(task, count)
             memory_bytes = task.caches_bytes() + task.partials_bytes(count)
             if memory_bytes > self._config.statestore_cache_max_bytes:
                 task.flush()
@@ -196,11 +197,11 @@ class Processing:
 
     # -- aborts --------------------------------------------------------------------------------
 
-    def void(self) -> None:
+    def on_abort(self) -> None:
         """Handle an abort: detect work that can never be committed, and shrink chunks."""
-        if self._progress_guard.void(self._tasks.running, self._transactions.producer):
+        if self._progress_guard.on_abort(self._tasks.running, self._transactions.producer):
             self._chunk.size = 1  # a chunk took so long that it was aborted
 
-    def forget(self) -> None:
-        self._tracer.forget()
-        self._counters.void()
+    def discard_uncommitted(self) -> None:
+        self._tracer.discard()
+        self._counters.discard_open()

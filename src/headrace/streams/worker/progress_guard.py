@@ -172,7 +172,7 @@ class ProgressGuard:
         return self._since_commit_s + self._waited_s >= self._transaction_s / 4
 
     @property
-    def room(self) -> int:
+    def max_records(self) -> int:
         return max(1, self._batch.size - self._taken)
 
     def add_records(self, records: int) -> None:
@@ -259,7 +259,7 @@ class ProgressGuard:
 
     # -- aborts --------------------------------------------------------------------------------
 
-    def void(self, tasks: Sequence[Task], producer: Producer) -> bool:
+    def on_abort(self, tasks: Sequence[Task], producer: Producer) -> bool:
         """Record an abort, before the producer aborts; return whether work has taken too long."""
         self._find_slow_punctuators(tasks)
         self._aborts += 1

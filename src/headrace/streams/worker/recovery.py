@@ -31,7 +31,7 @@ class AssignmentNotifier:
 
     def release(self, tasks: Sequence[TaskId]) -> None:
         self.parts.tasks.release(tasks)
-        self.parts.fetch.keep_to_running()
+        self.parts.fetch.retain_running()
         self.notify()
 
     def notify(self) -> None:
@@ -106,7 +106,7 @@ class Recovery:
             self.abort()
         except (ProducerFencedError, OutcomeUnknownError) as error:
             self._counters.reacted("replace_producer")
-            self._processing.void()
+            self._processing.on_abort()
             self._transactions.replace(error, in_doubt=self._counters.in_doubt())
             self._restart_all()
         except MemberFencedError as error:
@@ -141,13 +141,13 @@ class Recovery:
 
     def abort(self) -> None:
         """Abort the transaction, and re-create the tasks from committed offsets."""
-        self._processing.void()
+        self._processing.on_abort()
         if not self._transactions.abort():
             self._restart_all()
             return
-        self._processing.forget()
+        self._processing.discard_uncommitted()
         self._tasks.rebuild()
-        self._fetch.keep_to_running()
+        self._fetch.retain_running()
 
     def handle_lost(self, partitions: Sequence[TopicPartition]) -> None:
         names = self._tasks.describe_inputs(partitions)
@@ -157,14 +157,14 @@ class Recovery:
     def abort_quietly(self) -> None:
         """Abort for the last time; tasks are stopped before the consumer's last callbacks."""
         self._tasks.rebuild()
-        if not self._transactions.forget():
+        if not self._transactions.abort_finally():
             self._counters.in_doubt()
 
     def _restart_all(self) -> None:
         """Re-create all tasks after the producer was replaced, because they send with it."""
-        self._processing.forget()
+        self._processing.discard_uncommitted()
         self._tasks.rebuild_all()
-        self._fetch.keep_to_running()
+        self._fetch.retain_running()
 
     def _resume_at_committed(self, error: OffsetLostError) -> None:
         """Resume at the committed offset, which an operator may have moved, if it is not lost."""

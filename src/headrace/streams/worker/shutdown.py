@@ -232,7 +232,7 @@ class Shutdown:
         if self._received is not None:
             raise self._received
 
-    def tell(self, error: Exception) -> bool:
+    def request(self, error: Exception) -> bool:
         """Send a shutdown request to all running workers; return whether it was written."""
         self._is_sending = True
         failure = describe_failure(error, full=False)

@@ -123,7 +123,7 @@ class SinkWrites:
     def __post_init__(self) -> None:
         self._written_s = self.clock.monotonic_s()
 
-    def room(self, task: Task) -> int:
+    def max_records(self, task: Task) -> int:
         """Return the number of records that a task may process before a write; at least 1."""
         outbox = task.context.outbox
         if outbox.batching is not None:
@@ -171,7 +171,7 @@ class SinkWrites:
                 self._write(task, outbox)
         if is_late:
             self._written_s = self.clock.monotonic_s()
-        self._keep_within_bounds(tasks)
+        self._limit_batched_bytes(tasks)
 
     def _is_due(self, outbox: Outbox) -> bool:
         if not outbox.is_held:
@@ -184,7 +184,7 @@ class SinkWrites:
             return True
         return now_s - outbox.since_s >= batching.every_s
 
-    def _keep_within_bounds(self, tasks: Sequence[Task]) -> None:
+    def _limit_batched_bytes(self, tasks: Sequence[Task]) -> None:
         held = [task for task in tasks if task.context.outbox.batching is not None]
         most = max((task.context.outbox.batching.max_bytes for task in held), default=0)
         while sum(task.context.outbox.bytes for task in held) > max(BATCHED_BYTES_MAX, most):

@@ -234,7 +234,7 @@ class SnapshotCollector:
 
     def _tasks(self, now_s: float, now_ms: int) -> Iterable[TaskSnapshot]:
         states = self.parts.tasks.states()
-        self.parts.hot_keys.keep_to(states)
+        self.parts.hot_keys.retain(states)
         since = self._states
         self._states = {
             task: since[task] if since.get(task, ("", 0.0))[0] == state else (state, now_s)

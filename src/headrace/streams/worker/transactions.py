@@ -96,7 +96,7 @@ class Transactions:
         self._begun_s = None
         return True
 
-    def forget(self) -> bool:
+    def abort_finally(self) -> bool:
         """Abort for the last time; return False if a successor must end the transaction."""
         if self._begun_s is None:
             return True

@@ -26,7 +26,7 @@ from headrace.streams.plan.topic_plan import SubTopologyTopics
 from headrace.streams.plan.topics import recheck_global_topics, recheck_topics
 from headrace.streams.queries.query_queue import QueryHandler
 from headrace.streams.tasks.backpressure import RepartitionBackpressure
-from headrace.streams.tasks.event_order import LOOK_S, EventOrder
+from headrace.streams.tasks.event_order import CHECK_S, EventOrder
 from headrace.streams.tasks.fetch import FetchController
 from headrace.streams.tasks.global_tables import GlobalTables, RowErrors
 from headrace.streams.tasks.input_identity import InputIdentity
@@ -228,7 +228,7 @@ class _Wiring:
             ),
             read_cache_bytes=config.statestore_read_cache_max_bytes,
             clock=dependencies.clock,
-            background=dependencies.background("headrace-facts"),
+            background=dependencies.background("headrace-start"),
             log=dependencies.log,
             handlers=config.handlers,
             make_context=self._make_context,
@@ -321,7 +321,7 @@ class _Wiring:
 
     def _restart_task(self, task: Task) -> None:
         self.tasks.recreate(task)
-        self.fetch.keep_to_running()
+        self.fetch.retain_running()
 
     @cached_property
     def fetch(self) -> FetchController:
@@ -347,9 +347,9 @@ class _Wiring:
                 self._config.repartition_lag_max_records,
                 dependencies.consumer,
                 self.tasks,
-                look_s=min(LOOK_S, dependencies.times_interval_s),
+                check_s=min(CHECK_S, dependencies.times_interval_s),
                 clock=dependencies.clock,
-            ).holds,
+            ).must_wait,
             partitions=self._partitions,
             end_offsets=dependencies.admin.end_offsets,
             committed=self._committed_offsets,

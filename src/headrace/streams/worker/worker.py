@@ -109,7 +109,7 @@ class Worker:
         self.activity: str | None = None
         """Current step of the loop, for the profiler; None outside of the loop."""
         parts.dependencies.calls.watch(
-            CallWatch(self._stop.is_set, self._membership.is_given_up).look
+            CallWatch(self._stop.is_set, self._membership.was_removed).check
         )
 
     @property
@@ -118,7 +118,7 @@ class Worker:
         return self._parts.counters.processed
 
     @property
-    def facts(self) -> WorkerSnapshot | None:
+    def latest_snapshot(self) -> WorkerSnapshot | None:
         """The latest snapshot, or None before the first; thread-safe."""
         return self._snapshots.latest
 
@@ -141,7 +141,7 @@ class Worker:
                 uncommitted := self._committer.uncommitted()
             ):
                 self._log.warning("last_commit_failed", reason=str(error), **uncommitted)
-            self.give_up(error)
+            self.close_after_error(error)
             raise
 
     def begin(self) -> None:
@@ -201,7 +201,7 @@ class Worker:
         self._transactions.close()
         self._log.info("worker_stopped", last_commit="failed" if failed else "done")
 
-    def give_up(self, error: BaseException | None = None) -> None:
+    def close_after_error(self, error: BaseException | None = None) -> None:
         """Close after an error: roll back uncommitted work, and keep the original error visible."""
         for step in (
             self._recovery.abort_quietly,

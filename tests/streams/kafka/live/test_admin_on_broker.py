@@ -6,7 +6,7 @@ import confluent_kafka
 from confluent_kafka.admin import AdminClient
 
 from headrace.streams.kafka.admin import LiveAdmin
-from headrace.streams.kafka.group_admin import GroupAdmin, GroupLook
+from headrace.streams.kafka.group_admin import GroupAdmin, RetryingAdmin
 from headrace.streams.kafka.protocols import CommittedOffset, GroupState, TopicPartition
 from tests.support.patience import PATIENCE_S
 from tests.support.processes import wait_until
@@ -44,7 +44,7 @@ def test_a_group_is_listed_as_it_is_described(topics: Topics) -> None:
     """The question that may end the process is not put; the other one tells the same."""
     names, group = [topics.create(n, partitions=3) for n in ("a", "b")], topics.name("group")
     config = {"bootstrap.servers": topics.bootstrap}
-    look, admin = GroupLook(config, timeout_s=10), GroupAdmin(config, timeout_s=PATIENCE_S)
+    look, admin = RetryingAdmin(config, timeout_s=10), GroupAdmin(config, timeout_s=PATIENCE_S)
     assert look.group_state(group) == admin.group_state(group) == GroupState("dead", {})
     assert look.assigned(group) is None
     kinds: list[dict[str, str]] = [
@@ -86,6 +86,6 @@ def test_a_group_that_its_members_have_left_is_empty(topics: Topics) -> None:
     consumer.subscribe([name])
     wait_until(lambda: consumer.poll(0.1) is None and len(consumer.assignment()) == 1)
     consumer.close()
-    look, admin = GroupLook(config, timeout_s=10), GroupAdmin(config, timeout_s=PATIENCE_S)
+    look, admin = RetryingAdmin(config, timeout_s=10), GroupAdmin(config, timeout_s=PATIENCE_S)
     assert look.group_state(group) == admin.group_state(group) == GroupState("empty", {})
     assert look.assigned(group) is None
