@@ -428,8 +428,7 @@ def reach(config: Mapping[str, Any], *, within_s: float = TOOLS_WAIT_S) -> None:
 
     If no failure is known, a message is written to standard error once during the wait.
     """
-    brokers = BrokerMonitor(config)
-    brokers.reach(lambda: False, within_s=within_s, on_slow=_print_to_stderr)
+    BrokerMonitor(config).reach(lambda: False, within_s=within_s, on_slow=_print_to_stderr)
 
 
 def _print_to_stderr(reason: str) -> None:
