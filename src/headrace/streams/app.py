@@ -234,9 +234,9 @@ class KafkaStreams:
         return self._uncaught.answer is not None
 
     def _snapshot(self) -> ApplicationSnapshot:
-        facts = None if self._worker is None else self._worker.latest_snapshot
+        snapshot = None if self._worker is None else self._worker.latest_snapshot
         name, state = self.config.application_id, self._own.value
-        return embedded(name, self._digest, state, facts, self._threads.views())
+        return embedded(name, self._digest, state, snapshot, self._threads.views())
 
     def derived(
         self,

@@ -173,9 +173,9 @@ record with headrace skip orders 3 17 --app MODULE:APP
         if self._unread:
             step = "give a serde that reads it, or a deserialization.exception.handler"
         if target is not None:
-            place = f"{self.topic} {self.partition} {self.offset}"
+            position = f"{self.topic} {self.partition} {self.offset}"
             app = shlex.join([target, *again])
-            step += f", or skip the record with headrace skip {place} --app {app}"
+            step += f", or skip the record with headrace skip {position} --app {app}"
         return f"nothing past it is committed: {step}"
 
     def __str__(self) -> str:
@@ -184,7 +184,7 @@ record with headrace skip orders 3 17 --app MODULE:APP
             where = f"{self.topic}-{self.partition} offsets {self.first} to {self.offset}"
         if self.timestamp is not None:
             where += f" timestamp {self.timestamp}"
-        where = ", ".join([where, *_places(self)])
+        where = ", ".join([where, *_location_fields(self)])
         return f"{self.message} ({where}); {self.hint}"
 
 
@@ -217,16 +217,16 @@ is committed: correct the code
         super().__init__(message)
 
     def __str__(self) -> str:
-        where = ", ".join(_places(self))
+        where = ", ".join(_location_fields(self))
         return (
             f"{self.message} ({where}), outside of any record; nothing of it is committed: "
             "correct the code"
         )
 
 
-def _places(error: RecordError | ProcessorFailedError) -> list[str]:
-    places = {"node": error.node, "function": error.function, "store": error.store}
-    named = {**places, "task": error.task_id}.items()
+def _location_fields(error: RecordError | ProcessorFailedError) -> list[str]:
+    fields = {"node": error.node, "function": error.function, "store": error.store}
+    named = {**fields, "task": error.task_id}.items()
     return [f"{label} {value}" for label, value in named if value is not None]
 
 

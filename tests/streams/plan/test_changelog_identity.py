@@ -236,7 +236,7 @@ def test_a_check_beforehand_says_that_a_changelog_was_made_anew() -> None:
     driver = stopped(EXACTLY_ONCE)
     start_check(driver)
     make_anew(driver, CHANGELOG)
-    with pytest.raises(ChangelogLostError, match=r"\(store counts\), in whose place are new"):
+    with pytest.raises(ChangelogLostError, match=r"\(store counts\), replaced by new"):
         start_check(driver)
 
 

@@ -19,7 +19,7 @@ from headrace.streams.kafka.protocols import (
     TopicDescription,
     TopicPartition,
 )
-from headrace.streams.plan.deployed import DeployedTopology, forget
+from headrace.streams.plan.deployed import DeployedTopology, delete_description
 from headrace.streams.plan.deployment import Deployment
 from headrace.streams.plan.live_versions import (
     DESCRIBED_S,
@@ -142,7 +142,7 @@ class Worker:
         """Look, and join the group."""
         self.deployed.before = self.deployed.read()
         facts = self.cluster.describe(self._topics())
-        self.versions.settle(self.cluster, TopicPlan((), (), ()), facts)  # type: ignore[arg-type]
+        self.versions.resolve(self.cluster, TopicPlan((), (), ()), facts)  # type: ignore[arg-type]
         self.versions.take(self.name)
         if joins:
             self.join()
@@ -482,5 +482,5 @@ def test_the_descriptions_of_all_versions_are_deleted() -> None:
         worker.deployed.keep()
         del cluster.members["a"]
     assert len(cluster.kept) == 2
-    forget("app", cluster)
+    delete_description("app", cluster)
     assert Worker(cluster, "b", through("orders")).deployed.read() is None

@@ -32,7 +32,7 @@ from headrace.streams.kafka.protocols import (
     TopicDescription,
     TopicPartition,
 )
-from headrace.streams.plan.deployed import forget, forgotten
+from headrace.streams.plan.deployed import delete_description, deletion_offsets
 from headrace.streams.plan.topic_plan import topic_names
 from headrace.streams.plan.topics import describe_as
 from headrace.streams.worker.retention import FOR_EVER, window_topics
@@ -219,12 +219,12 @@ class HandoverTarget:
     def clear_topology(self) -> None:
         """Clear the deployed topology, so that the next start is not compared with it."""
         with suppress(GroupDeniedError):  # without access to the group, nothing was stored in it
-            forget(self.group, self.groups)
+            delete_description(self.group, self.groups)
 
     def cleared_topology(self) -> Offsets:
         """Return the offsets that clear the deployed topology as part of a transaction."""
         with suppress(GroupDeniedError):
-            return forgotten(self.group, self.groups)
+            return deletion_offsets(self.group, self.groups)
         return {}
 
     def delete_group(self, group: str) -> None:

@@ -59,7 +59,7 @@ from headrace.streams.kafka.protocols import (
     TopicPartition,
     no_probe,
 )
-from headrace.streams.plan.deployed import forget
+from headrace.streams.plan.deployed import delete_description
 from headrace.streams.plan.plan import SubPlan
 from headrace.streams.plan.progress import CHANGELOG_MARK, RESET_MARK, OffsetMetadata, left_out
 from headrace.streams.plan.topics import describe_as, partitions_of
@@ -655,7 +655,7 @@ class Reset:
                 directory.remove()
             self._probe("reset_state_removed")
             with suppress(GroupDeniedError):  # then no description was stored there either
-                forget(self._group, self._cluster)
+                delete_description(self._group, self._cluster)
             self._probe("reset_topology_forgotten")
             self._cluster.set_offsets(self._group, plan.final_offsets)
             self._probe("reset_done")

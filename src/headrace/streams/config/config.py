@@ -174,20 +174,20 @@ MAX_BYTES = 1 << 20
 
 def with_files_read(settings: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """Replace settings that name a file by its content; return a sentence for each problem."""
-    found, problems = dict(settings), []
+    replaced, problems = dict(settings), []
     for name, path in settings.items():
         stem = named_by_file(name)
         if stem is None or path is None:
             continue
-        del found[name]
+        del replaced[name]
         if settings.get(stem) is not None:
             problems.append(f"{stem} and {name} are both set; leave one of them out")
             continue
         try:
-            found[stem] = Secret(_read(path), setting=name)
+            replaced[stem] = Secret(_read(path), setting=name)
         except ValueError as error:
             problems.append(f"{name} {error}")
-    return found, problems
+    return replaced, problems
 
 
 def _read(given: object) -> str:

@@ -53,8 +53,8 @@ def user_error(error: BaseException) -> BaseException:
     return error
 
 
-def error_headers(error: Exception, place: Mapping[str, object], node: str) -> Headers:
-    """Return an error's headers; `place` has the input's topic, partition and offset, if known."""
+def error_headers(error: Exception, origin: Mapping[str, object], node: str) -> Headers:
+    """Return an error's headers; `origin` has the input's topic, partition and offset, if known."""
     raised = user_error(error)
     about = {
         "exception": _first(class_of(raised), CLASS_MAX),
@@ -62,7 +62,7 @@ def error_headers(error: Exception, place: Mapping[str, object], node: str) -> H
     }
     if error.__traceback__ is not None:  # None: an operator reports an error without raising it
         about["stacktrace"] = _both_ends(_stack_of(error), STACKTRACE_MAX)
-    about |= {name: _bytes(str(part)) for name, part in place.items() if part is not None}
+    about |= {name: _bytes(str(part)) for name, part in origin.items() if part is not None}
     return [*((HEADER + name, data) for name, data in about.items()), (NODE_HEADER, _bytes(node))]
 
 
@@ -79,9 +79,9 @@ def letter_size(key: bytes | None, value: bytes | None, headers: Headers) -> int
     return _RECORD_BYTES + parts + sum(_size(name, data) for name, data in headers)
 
 
-def fitted(headers: Headers, room: int) -> Headers:
-    """Shorten or omit error headers until all headers fit into `room` bytes."""
-    if sum(_size(name, data) for name, data in headers) <= room:
+def fitted(headers: Headers, max_bytes: int) -> Headers:
+    """Shorten or omit error headers until all headers fit into `max_bytes`."""
+    if sum(_size(name, data) for name, data in headers) <= max_bytes:
         return headers
     ranks: dict[int, int] = {}
     seen: set[str] = set()
@@ -90,21 +90,21 @@ def fitted(headers: Headers, room: int) -> Headers:
             # Headers of an earlier letter rank below all headers of this letter.
             ranks[at] = _rank(name) + (len(_MOST_NEEDED) + 1 if name in seen else 0)
             seen.add(name)
-    room -= sum(_size(*header) for at, header in enumerate(headers) if at not in ranks)
-    kept: dict[int, bytes | None] = {}
+    max_bytes -= sum(_size(*header) for at, header in enumerate(headers) if at not in ranks)
+    shortened: dict[int, bytes | None] = {}
     for at in sorted(ranks, key=ranks.__getitem__):
         name, data = headers[at]
-        if _size(name, data) > room:
-            left = room - _size(name, None)
+        if _size(name, data) > max_bytes:
+            left = max_bytes - _size(name, None)
             if data is None or left < _LEAST:
                 continue
             data = _cut(data, left)
-        kept[at] = data
-        room -= _size(name, data)
+        shortened[at] = data
+        max_bytes -= _size(name, data)
     return [
-        (name, kept.get(at, data))
+        (name, shortened.get(at, data))
         for at, (name, data) in enumerate(headers)
-        if at not in ranks or at in kept
+        if at not in ranks or at in shortened
     ]
 
 
@@ -126,8 +126,8 @@ def _first(text: str, limit: int) -> bytes:
 
 
 def _cut(data: bytes, limit: int) -> bytes:
-    kept = _whole(data[: limit - _MARK_BYTES])
-    return kept + b" [... %d bytes left out]" % (len(data) - len(kept))
+    shortened = _whole(data[: limit - _MARK_BYTES])
+    return shortened + b" [... %d bytes left out]" % (len(data) - len(shortened))
 
 
 def _both_ends(text: str, limit: int) -> bytes:

@@ -22,8 +22,8 @@ LENGTH_MAX = 200
 def endpoint() -> Kind:
     def parse(value: object) -> object:
         text = value.strip() if isinstance(value, str) else ""
-        found = _ENDPOINT.fullmatch(text)
-        if found is None or not 0 < int(found[2]) < 65536 or len(text) > LENGTH_MAX:
+        match = _ENDPOINT.fullmatch(text)
+        if match is None or not 0 < int(match[2]) < 65536 or len(text) > LENGTH_MAX:
             raise ValueError(
                 f"must be HOST:PORT, as other hosts reach this host, not {str(value)[:80]!r}"
             )
@@ -52,7 +52,7 @@ def endpoint_of(client_id: str) -> str | None:
     """
     # The escaped endpoint contains no mark, because two hex digits follow each underscore.
     _, mark, escaped = client_id.rpartition(_MARK)
-    text = _ESCAPED.sub(lambda found: chr(int(found[1], 16)), escaped)
+    text = _ESCAPED.sub(lambda match: chr(int(match[1], 16)), escaped)
     return text if mark and _ENDPOINT.fullmatch(text) else None
 
 
@@ -71,8 +71,8 @@ def version_of(client_id: str) -> str:
     >>> version_of(with_endpoint(with_version("shop-consumer", "0a1b2c3d"), "h:80"))
     '0a1b2c3d'
     """
-    found = _VERSION.search(_without_endpoint(client_id))
-    return "" if found is None else found[1]
+    match = _VERSION.search(_without_endpoint(client_id))
+    return "" if match is None else match[1]
 
 
 def client_of(client_id: str) -> str:

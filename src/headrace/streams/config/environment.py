@@ -36,7 +36,7 @@ def name_of(variable: str) -> str:
     ('sasl.password.file', 'log_level')
     """
     text = variable.removeprefix(PREFIX).lower()
-    return re.sub("_{1,3}", lambda found: _MARKS[found[0]], text)
+    return re.sub("_{1,3}", lambda match: _MARKS[match[0]], text)
 
 
 def variable_of(name: str) -> str:
@@ -61,18 +61,18 @@ def settings_of(environ: Mapping[str, str]) -> Given:
 no setting; did you mean HEADRACE_BOOTSTRAP_SERVERS?
     """
     ours = {v: text for v, text in environ.items() if v.startswith(PREFIX) and v != CONFIG}
-    found, problems = Given(), []
+    settings, problems = Given(), []
     for variable, text in ours.items():
         name = name_of(variable)
         # A name with a next step is rejected later with better advice.
         if name in _known() or name.startswith("topic.") or next_step(name) is not None:
-            found[name] = text
-            found.origins[name] = variable
+            settings[name] = text
+            settings.origins[name] = variable
         elif _OF_KUBERNETES.search(variable) is None:
             problems.append(_unknown(variable))
     if problems:
         raise ConfigError(*problems)
-    return found
+    return settings
 
 
 @cache

@@ -143,11 +143,11 @@ class Failure:
              '__streams.errors.topic', '__streams.errors.partition', '__streams.errors.offset',
              'headrace.errors.node']
         """
-        place = {"topic": self.topic, "partition": self.partition, "offset": self.offset}
+        origin = {"topic": self.topic, "partition": self.partition, "offset": self.offset}
         timestamp = self.timestamp
         if timestamp is None:
             timestamp = self.record.timestamp if self.record is not None else 0
-        every = (*(self.headers or ()), *error_headers(self.error, place, self.node))
+        every = (*(self.headers or ()), *error_headers(self.error, origin, self.node))
         return DeadLetter(topic, self.key, self.value, max(timestamp, 0), every)
 
 
@@ -218,16 +218,16 @@ class HandlerFailedError(Exception):
         failure: the failure passed to it.
         did: its error, without arguments and results.
         advice: advice for the message.
-        place: location of the handler.
+        location: location of the handler.
     """
 
     def __init__(
-        self, failure: Failure, did: str, advice: str, place: SourceLocation | None
+        self, failure: Failure, did: str, advice: str, location: SourceLocation | None
     ) -> None:
         what = f"the {failure.stage}.exception.handler {did}"
         then = advice and f"; {advice}"
         super().__init__(f"{what} for {type(failure.error).__name__}{then}")
-        self.places = () if place is None else (place,)
+        self.locations = () if location is None else (location,)
 
 
 _ANSWERS = (

@@ -19,16 +19,16 @@ from headrace.streams.errors import StreamsError
 @dataclass(frozen=True, slots=True)
 class _Loading:
     target: str
-    beside: Mapping[str, Any]
+    overrides: Mapping[str, Any]
 
 
 _LOADING: ContextVar[_Loading | None] = ContextVar("headrace_loading", default=None)
 
 
 @contextmanager
-def loading_of(target: str, beside: Mapping[str, Any]) -> Iterator[None]:
-    """Set the application that is being loaded; settings in `beside` override its own."""
-    token = _LOADING.set(_Loading(target, beside))
+def loading_of(target: str, overrides: Mapping[str, Any]) -> Iterator[None]:
+    """Set the application that is being loaded; settings in `overrides` override its own."""
+    token = _LOADING.set(_Loading(target, overrides))
     try:
         yield
     finally:
@@ -36,16 +36,16 @@ def loading_of(target: str, beside: Mapping[str, Any]) -> Iterator[None]:
 
 
 def loading() -> str | None:
-    found = _LOADING.get()
-    return None if found is None else found.target
+    current = _LOADING.get()
+    return None if current is None else current.target
 
 
 def completed(own: Mapping[str, Any], required: Iterable[str]) -> Mapping[str, Any]:
     """Add the command's settings if any is required, so that all problems are reported together."""
-    found = _LOADING.get()
-    beside = {} if found is None else found.beside
-    is_left = any(name in beside and name not in own for name in required)
-    return over(given_by(own, "the program"), beside) if is_left else own
+    current = _LOADING.get()
+    overrides = {} if current is None else current.overrides
+    is_left = any(name in overrides and name not in own for name in required)
+    return over(given_by(own, "the program"), overrides) if is_left else own
 
 
 class ApplicationError(StreamsError):

@@ -144,9 +144,9 @@ def over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
     {'sasl.password': 'hunter2'}
     """
     stems = {named_by_file(name) or name for name in above}
-    kept = {n: value for n, value in below.items() if (named_by_file(n) or n) not in stems}
-    origins = {n: origin for n, origin in origins_of(below).items() if n in kept}
-    return Given({**kept, **above}, {**origins, **origins_of(above)})
+    remaining = {n: value for n, value in below.items() if (named_by_file(n) or n) not in stems}
+    origins = {n: origin for n, origin in origins_of(below).items() if n in remaining}
+    return Given({**remaining, **above}, {**origins, **origins_of(above)})
 
 
 def shown_url(url: str) -> str:
@@ -167,11 +167,11 @@ def scrubbed(text: str, *values: object) -> str:
 
 def url_secrets(url: str) -> list[str]:
     """Return the secret parts of URLs, separated by commas, in all forms that texts may contain."""
-    found: list[str] = []
+    secrets: list[str] = []
     for one in url.split(","):
         _, user, _, _, query = _parts(one.strip())
-        found += [user, *user.split(":", 1)[1:], query]
-    return [text for text in found if text]
+        secrets += [user, *user.split(":", 1)[1:], query]
+    return [text for text in secrets if text]
 
 
 def _shown(url: str) -> str:
@@ -184,8 +184,8 @@ def _parts(url: str) -> tuple[str, str, str, str, str]:
     before, separator, rest = url.partition("://")
     if not separator:
         before, rest = "", url
-    place, *queries = re.split(r"[?#]", rest, maxsplit=1)
-    authority, slash, path = place.partition("/")
+    address, *queries = re.split(r"[?#]", rest, maxsplit=1)
+    authority, slash, path = address.partition("/")
     user, _, host = authority.rpartition("@")
     return f"{before}{separator}", user, host, f"{slash}{path}", "".join(queries)
 

@@ -92,16 +92,16 @@ def placed(problem: str, origins: Mapping[str, str]) -> str:
         return problem
     what, semicolon, advice = problem.partition(";")
     names = "|".join(map(re.escape, sorted(origins, key=len, reverse=True)))
-    found = re.compile(rf"(?<![\w.'-])({names})(?![\w.-]*\w)\"?")
+    pattern = re.compile(rf"(?<![\w.'-])({names})(?![\w.-]*\w)\"?")
     seen: set[str] = set()
 
-    def said(match: re.Match[str]) -> str:
+    def add_origin(match: re.Match[str]) -> str:
         if match[1] in seen:
             return match[0]
         seen.add(match[1])
         return f"{match[0]} (from {origins[match[1]]})"
 
-    return found.sub(said, what) + semicolon + advice
+    return pattern.sub(add_origin, what) + semicolon + advice
 
 
 def setting(
@@ -281,12 +281,12 @@ def span_of(text: str, name: str) -> timedelta:
     >>> span_of("1.5s", "wait").total_seconds(), span_of("2m", "wait").total_seconds()
     (1.5, 120.0)
     """
-    found = _SPAN.fullmatch(text)
-    if found is None:
+    match = _SPAN.fullmatch(text)
+    if match is None:
         raise ValueError(
             f"{name} must be a number and a unit (ms, s, m or h), such as 30s, not {text[:40]!r}"
         )
     try:
-        return timedelta(seconds=float(found[1]) * _UNITS_S[found[2]])
+        return timedelta(seconds=float(match[1]) * _UNITS_S[match[2]])
     except OverflowError:
         raise ValueError(f"{name} is {timedelta.max.days:,} days at most; give less") from None

@@ -144,8 +144,8 @@ def _of_client(name: str) -> Iterator[str]:
     if prefix == "topic.":
         yield name
         reason = OWNED_TOPIC_CONFIGS.get(bare)
-        said = f"cannot be set: {reason}" if reason else "a config of the internal topics"
-        yield from _wrapped(said)
+        meaning = f"cannot be set: {reason}" if reason else "a config of the internal topics"
+        yield from _wrapped(meaning)
         return
     if bare not in SHARED | TUNING | CONSUMER | PRODUCER:
         return

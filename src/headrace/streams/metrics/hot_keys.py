@@ -154,7 +154,7 @@ class HotKeys:
 
 def without_keys(app: ApplicationSnapshot) -> ApplicationSnapshot:
     """Return the snapshot without hot keys, for clients that may read metrics but no data."""
-    tasks = (task for facts in app.snapshots for task in facts.tasks)
+    tasks = (task for snapshot in app.snapshots for task in snapshot.tasks)
     if not any(store.hot_keys for task in tasks for store in task.stores):
         return app
     return replace(

@@ -85,7 +85,7 @@ class DeployedTopology:
         self._accepted = config.topology_change_accept
         self._application_id = config.application_id
         self._group = topology_group(config.application_id)
-        self._place = next(TopicPartition(t, 0) for p in plans for t in p.topics.sources)
+        self._tp = next(TopicPartition(t, 0) for p in plans for t in p.topics.sources)
         self._config = config
         self._present = Deployment.of(plans, config)
         self._cluster = cluster
@@ -102,7 +102,7 @@ class DeployedTopology:
         self._wait = wait or self._ended.wait
         self._keep_every_s = TRY_AGAIN_S
         self._keeping = threading.Thread(
-            target=self._keep_on, name="headrace-topology", daemon=True
+            target=self._keep_writing, name="headrace-topology", daemon=True
         )
 
     @property
@@ -119,9 +119,9 @@ class DeployedTopology:
         return self._read().deployment
 
     def _read(self) -> _NumberedDeployment:
-        kept = self._cluster.committed(self._group, decided=False).values()
+        stored = self._cluster.committed(self._group, decided=False).values()
         # Other offsets in this group were not committed by this application.
-        read = [_NumberedDeployment(c.offset, Deployment.decode(c.metadata)) for c in kept]
+        read = [_NumberedDeployment(c.offset, Deployment.decode(c.metadata)) for c in stored]
         readable = [one for one in read if one.deployment is not None]
         return max(readable, key=lambda one: one.number, default=_NumberedDeployment())
 
@@ -147,27 +147,27 @@ class DeployedTopology:
     def keep(self) -> bool:
         """Write the program's description after its topics exist, and return whether it worked."""
         try:
-            kept = self._read()
-            present = self._beside(kept.deployment)
+            stored = self._read()
+            present = self._with_stored(stored.deployment)
             fitting = present.fitting()
             if fitting != present:
                 self._log.warning("topology_shortened", reason=SHORTENED)
-            number = kept.number if kept.deployment == fitting else kept.number + 1
+            number = stored.number if stored.deployment == fitting else stored.number + 1
             offset = CommittedOffset(number, fitting.encode())
-            self._cluster.set_offsets(self._group, {self._place: offset})
+            self._cluster.set_offsets(self._group, {self._tp: offset})
             self._has_fresh = bool(fitting.fresh)
         except (AccessError, FatalClientError, ResetRefusedError, ValueError) as error:
             self._log.warning("topology_not_stored", reason=str(error))
             return False
         return True
 
-    def _beside(self, kept: Deployment | None) -> Deployment:
-        """Return the program's description, completed with facts of the stored description."""
+    def _with_stored(self, stored: Deployment | None) -> Deployment:
+        """Return the program's description, completed by the stored description."""
         known, fresh = set(self.alongside), frozenset[str]()
-        if kept is not None and kept.subs:
-            if self._is_owned_alike(kept):
-                known.update(kept.alongside)
-            fresh = self._uncommitted(self._present.reads - kept.reads.difference(kept.fresh))
+        if stored is not None and stored.subs:
+            if self._has_same_ownership(stored):
+                known.update(stored.alongside)
+            fresh = self._uncommitted(self._present.reads - stored.reads.difference(stored.fresh))
         return replace(
             self._present,
             alongside=tuple(sorted(known)[:VERSIONS_MAX]),
@@ -179,14 +179,14 @@ class DeployedTopology:
         tps = [TopicPartition(t, p) for t in topics for p in range(self._partitions[t])]
         if not tps:
             return frozenset()
-        there = self._cluster.committed_at(self._application_id, tps, decided=False)
-        return frozenset(tp.topic for tp in tps if tp not in there)
+        committed = self._cluster.committed_at(self._application_id, tps, decided=False)
+        return frozenset(tp.topic for tp in tps if tp not in committed)
 
-    def _is_owned_alike(self, kept: Deployment) -> bool:
+    def _has_same_ownership(self, stored: Deployment) -> bool:
         if not self._present.subs:
             return False
         present, other = (
-            TopicOwnership.of(one, self._application_id) for one in (self._present, kept)
+            TopicOwnership.of(one, self._application_id) for one in (self._present, stored)
         )
         return present == other
 
@@ -209,31 +209,31 @@ class DeployedTopology:
         self._is_running.set()
         self._keeping.join(LAST_WRITE_S)
 
-    def _keep_on(self) -> None:
+    def _keep_writing(self) -> None:
         self._is_running.wait()
         with suppress(StopRequestedError):
             if not self._was_running:
                 return  # it was refused, or has ended before
-            while not self._wait(self._next_s(kept=self.keep())):
+            while not self._wait(self._next_s(stored=self.keep())):
                 pass
 
-    def _next_s(self, *, kept: bool) -> float:
+    def _next_s(self, *, stored: bool) -> float:
         if self._has_fresh:
             return min(self._keep_every_s, FRESH_S)
-        return self._keep_every_s if kept else min(self._keep_every_s, TRY_AGAIN_S)
+        return self._keep_every_s if stored else min(self._keep_every_s, TRY_AGAIN_S)
 
 
-def forget(application_id: str, cluster: OffsetClient) -> None:
+def delete_description(application_id: str, cluster: OffsetClient) -> None:
     """Delete the description of the deployed topology: the next start is compared with nothing."""
-    offsets = forgotten(application_id, cluster)
+    offsets = deletion_offsets(application_id, cluster)
     if offsets:
         cluster.set_offsets(topology_group(application_id), offsets)
 
 
-def forgotten(application_id: str, cluster: OffsetClient) -> Offsets:
+def deletion_offsets(application_id: str, cluster: OffsetClient) -> Offsets:
     """Return the offsets to commit in the topology's group to delete the description, if any."""
-    kept = cluster.committed(topology_group(application_id), decided=False)
+    stored = cluster.committed(topology_group(application_id), decided=False)
     # Versions whose first input differs have written their descriptions at several partitions.
-    last = max((c.offset for c in kept.values()), default=0)
-    described = [tp for tp, c in kept.items() if c.metadata]
+    last = max((c.offset for c in stored.values()), default=0)
+    described = [tp for tp, c in stored.items() if c.metadata]
     return dict.fromkeys(described, CommittedOffset(last + 1))

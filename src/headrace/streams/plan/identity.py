@@ -81,7 +81,7 @@ class ChangelogLostError(StreamsError):
     Examples:
         >>> error = ChangelogLostError(["a-counts-changelog"], stores=["counts"], task="0_1")
         >>> str(error).partition(".")[0]
-        'changelogs that are gone: a-counts-changelog (store counts), in whose place are new \
+        'changelogs that are gone: a-counts-changelog (store counts), replaced by new \
 topics of the same names, detected by task 0_1'
     """
 
@@ -108,14 +108,14 @@ topics of the same names, detected by task 0_1'
             else ", or, if these stores are new and may start empty, set "
             f"topology.change.accept={self.code}"
         )
-        anew = ", in whose place are new topics of the same names" if self.stores else ""
+        new = ", replaced by new topics of the same names" if self.stores else ""
         by = "" if self.task is None else f", detected by task {self.task}"
         what, delete = "are gone", ""
         if self.is_shortened:
-            what, anew = "lack records that were committed to them", ""
+            what, new = "lack records that were committed to them", ""
             delete = ", delete these topics,"
         return (
-            f"changelogs that {what}: {', '.join(self._named())}{anew}{by}. The group has offsets "
+            f"changelogs that {what}: {', '.join(self._named())}{new}{by}. The group has offsets "
             "after the input of their rows, so the state would start empty, and rows on this host, "
             "which may be the last copy, would be dropped; nothing was created or dropped. To lose "
             f"nothing, stop all workers{delete} and run headrace changelog restore-from-local on "
@@ -234,9 +234,9 @@ def with_topic_id(text: str, topic: str, topic_id: str | None) -> str:
     ).encode()
 
 
-def require_same(known: Mapping[str, str], found: Mapping[str, str]) -> None:
+def require_same(known: Mapping[str, str], current: Mapping[str, str]) -> None:
     """Raise TopicReplacedError if a known topic has another id."""
-    for topic, now in found.items():
+    for topic, now in current.items():
         before = known.get(topic)
         if before is not None and not same_topic(before, now):
             raise TopicReplacedError(topic, before=before, now=now)
@@ -257,18 +257,18 @@ def changelog_numbers(ids: Mapping[str, str]) -> dict[str, int]:
     return dict(changelog_number(topic, topic_id) for topic, topic_id in sorted(ids.items()))
 
 
-def lost_changelogs(committed: Mapping[str, int], found: Mapping[str, str]) -> list[str]:
+def lost_changelogs(committed: Mapping[str, int], current: Mapping[str, str]) -> list[str]:
     """Return the changelogs with another id than the committed number, if there is a number."""
-    now = changelog_numbers(found)
-    names = {topic: changelog_number(topic, topic_id)[0] for topic, topic_id in found.items()}
+    now = changelog_numbers(current)
+    names = {topic: changelog_number(topic, topic_id)[0] for topic, topic_id in current.items()}
     return [t for t, name in names.items() if committed.get(name, now[name]) != now[name]]
 
 
 def require_same_changelogs(
-    task: object, stores: Mapping[str, str], start: Offsets, found: Mapping[str, str]
+    task: object, stores: Mapping[str, str], start: Offsets, current: Mapping[str, str]
 ) -> dict[str, str]:
     """Return the ids of the changelogs in `stores` (by store); raise if any was re-created."""
-    ids = {topic: found[topic] for topic in stores.values() if topic in found}
+    ids = {topic: current[topic] for topic in stores.values() if topic in current}
     committed = [OffsetMetadata.decode(offset.metadata).values for offset in start.values()]
     others = {topic for values in committed for topic in lost_changelogs(values, ids)}
     lost = {topic: store for store, topic in stores.items() if topic in others}

@@ -84,8 +84,8 @@ class KeySample:
         left = self._left.get(tp, SAMPLE)
         if not left:
             return
-        found = (record.key() for record in records[:left])
-        keys = [key for key in found if key is not None]
+        record_keys = (record.key() for record in records[:left])
+        keys = [key for key in record_keys if key is not None]
         self._left[tp] = left - min(left, len(records))
         count = self._partitions[topic]
         others = sum(partition_for_key(key, count) != partition for key in keys)

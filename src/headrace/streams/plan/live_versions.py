@@ -79,7 +79,7 @@ class LiveVersions:
         self._group = config.application_id
         self._wait_s = config.session_timeout_ms / 1000 + WAIT_MORE_S
         self.plans = plans
-        """The sub-topologies, with the subscribed topics of the deployed version once settled."""
+        """The sub-topologies, with the subscribed topics of the deployed version once resolved."""
         self._deployed = deployed
         self._clock = clock
         self._log = log
@@ -95,12 +95,12 @@ class LiveVersions:
     def version(self) -> str:
         return self._own.version
 
-    def settle(
-        self, admin: AdminClient, plan: TopicPlan, facts: Mapping[str, TopicDescription]
+    def resolve(
+        self, admin: AdminClient, plan: TopicPlan, descriptions: Mapping[str, TopicDescription]
     ) -> None:
         """Choose the subscribed topics; wait until no member conflicts, or raise if it remains."""
         self._admin = admin
-        partitions = {name: conflicts.partitions for name, conflicts in facts.items()}
+        partitions = {name: topic.partitions for name, topic in descriptions.items()}
         partitions |= {topic.name: topic.partitions for topic in plan.create}
         before = self._deployed.before
         if before is not None:
@@ -164,13 +164,13 @@ class LiveVersions:
         if not conflicts:
             self._waits_since_s = None
             return True
-        gives_up = min(conflicts) < self.version
+        is_lower = min(conflicts) < self.version
         own_s = 0.0 if _are_known(conflicts) else DESCRIBED_S
-        self._wait(self._error(state, conflicts), own_s if gives_up else self._at_most_s(conflicts))
+        self._wait(self._error(state, conflicts), own_s if is_lower else self._at_most_s(conflicts))
         return False
 
-    def _at_most_s(self, found: Mapping[str, Sequence[str]]) -> float:
-        return self._wait_s if _are_known(found) else self._wait_s + UNKNOWN_MORE_S
+    def _at_most_s(self, conflicts: Mapping[str, Sequence[str]]) -> float:
+        return self._wait_s if _are_known(conflicts) else self._wait_s + UNKNOWN_MORE_S
 
     def _wait_to_be_reported(self) -> None:
         """Raise if the group has not reported this worker as a member within task.timeout.ms."""
@@ -196,12 +196,14 @@ class LiveVersions:
             raise self._error(state, {OLDER_RELEASE: conflicting})
 
     def _state(self) -> GroupState:
-        assert self._admin is not None, "asked before it was settled"
+        assert self._admin is not None, "called before `resolve`"
         return self._admin.group_state(self._group)
 
-    def _error(self, state: GroupState, found: Mapping[str, Sequence[str]]) -> VersionConflictError:
-        members = [member.id for member in state.members if _version(member) in found]
-        reasons = dict.fromkeys(reason for some in found.values() for reason in some)
+    def _error(
+        self, state: GroupState, conflicts: Mapping[str, Sequence[str]]
+    ) -> VersionConflictError:
+        members = [member.id for member in state.members if _version(member) in conflicts]
+        reasons = dict.fromkeys(reason for some in conflicts.values() for reason in some)
         return VersionConflictError(self._group, members, list(reasons))
 
     def _conflicts(self, state: GroupState) -> dict[str, list[str]]:
@@ -234,7 +236,7 @@ class LiveVersions:
         return [] if is_known else [_UNKNOWN]
 
     def _older(self, described: Deployment, state: GroupState) -> OlderOwnership:
-        assert self._admin is not None, "asked before it was settled"
+        assert self._admin is not None, "called before `resolve`"
         assigned = {
             tp.topic
             for member, tps in state.members.items()
@@ -242,13 +244,13 @@ class LiveVersions:
             for tp in tps
         }
         names = {topic for reads in older_reads(described, self._group) for topic in reads}
-        facts = self._admin.describe(names | assigned | self._own.subscribed.keys())
-        partitions = {name: found.partitions for name, found in facts.items()}
+        descriptions = self._admin.describe(names | assigned | self._own.subscribed.keys())
+        partitions = {name: topic.partitions for name, topic in descriptions.items()}
         return OlderOwnership.of(described, self._group, assigned, partitions)
 
 
-def _are_known(found: Mapping[str, Sequence[str]]) -> bool:
-    return any(some not in ([_UNKNOWN], [_UNSETTLED]) for some in found.values())
+def _are_known(conflicts: Mapping[str, Sequence[str]]) -> bool:
+    return any(some not in ([_UNKNOWN], [_UNSETTLED]) for some in conflicts.values())
 
 
 def _version(member: Member) -> str:

@@ -47,7 +47,9 @@ class TopicOwnership:
         return cls(
             by_topic,
             {
-                f"{application_id}-{store.name}-changelog": _kept_by(store, by_id[store.sub])
+                f"{application_id}-{store.name}-changelog": _changelog_owner(
+                    store, by_id[store.sub]
+                )
                 for store in deployment.stores
             },
             {
@@ -83,7 +85,7 @@ class TopicOwnership:
         ]
 
 
-def _kept_by(store: DeployedStore, subscribed: str) -> str:
+def _changelog_owner(store: DeployedStore, subscribed: str) -> str:
     if not store.logged:
         return "no changelog"
     return "its source topic" if store.source else subscribed
@@ -92,12 +94,12 @@ def _kept_by(store: DeployedStore, subscribed: str) -> str:
 def keep_subscribed(plans: Sequence[SubPlan], deployed: TopicOwnership) -> tuple[SubPlan, ...]:
     """Keep the deployed version's subscribed topic in each sub-topology that still reads it."""
 
-    def kept(plan: SubPlan) -> str | None:
+    def deployed_topic(plan: SubPlan) -> str | None:
         read = {deployed.subscribed.get(topic) for topic in plan.topics.all_sources}
         subscribed = sorted({topic for topic in read if topic in plan.topics.all_sources})
         return subscribed[0] if subscribed else None
 
-    return tuple(replace(plan, deployed_topic=kept(plan)) for plan in plans)
+    return tuple(replace(plan, deployed_topic=deployed_topic(plan)) for plan in plans)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,25 +127,29 @@ class OlderOwnership:
         """Derive the ownership; `partitions` has the topics that `older_reads` returns."""
         subscribed: dict[str, str] = {}
         for reads in older_reads(deployment, application_id):
-            there = [topic for topic in reads if topic in partitions]
-            if there:
-                lead = max(there, key=lambda t: (partitions[t], t))
-                subscribed |= dict.fromkeys(there, lead)
+            existing = [topic for topic in reads if topic in partitions]
+            if existing:
+                subscribed_topic = max(existing, key=lambda t: (partitions[t], t))
+                subscribed |= dict.fromkeys(existing, subscribed_topic)
         stores = {}
         for store in deployment.stores:
             reads = _full(store.reads, deployment, application_id)
-            lead = next((subscribed[topic] for topic in reads if topic in subscribed), "nothing")
-            stores[f"{application_id}-{store.name}-changelog"] = _kept_by(store, lead)
+            subscribed_topic = next(
+                (subscribed[topic] for topic in reads if topic in subscribed), "nothing"
+            )
+            stores[f"{application_id}-{store.name}-changelog"] = _changelog_owner(
+                store, subscribed_topic
+            )
         return cls(TopicOwnership(subscribed, stores, {}, {}), assigned, partitions)
 
     def conflicts(self, own: TopicOwnership) -> list[str]:
         conflicts = own.conflicts(self.known)
-        for topic, lead in sorted(own.subscribed.items()):
-            others = set(self._may_be_assigned_by(topic)) - {lead}
+        for topic, subscribed in sorted(own.subscribed.items()):
+            others = set(self._may_be_assigned_by(topic)) - {subscribed}
             if topic not in self.known.subscribed and others:
                 named = " or ".join(sorted(others))
                 conflicts.append(
-                    f"topic {topic} is assigned with {lead} here and perhaps with {named} there"
+                    f"topic {topic} is assigned with {subscribed} here, perhaps with {named} there"
                 )
         return conflicts
 

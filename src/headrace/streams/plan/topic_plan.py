@@ -120,7 +120,7 @@ class TopicPlan:
 
 
 def topic_names(sub_topologies: Iterable[SubTopologyTopics]) -> tuple[str, ...]:
-    """Return the topics whose facts `plan_internal_topics` requires."""
+    """Return the topics that `plan_internal_topics` requires described."""
     names: dict[str, None] = {}
     for sub in sub_topologies:
         names.update(dict.fromkeys(sub.all_sources))
@@ -242,13 +242,13 @@ class _Counts:
                 self.of[name] = existing[name].partitions
         for topic in self._repartition.values():
             if topic.partitions is not None:
-                self._settle(topic.name, topic.partitions, _ASKED_FOR)
+                self._set_count(topic.name, topic.partitions, _ASKED_FOR)
         self._derive(sub_topologies)
         for sub in sub_topologies:
             for group in sub.groups:
                 self._agree(sub.id, group)
 
-    def _settle(self, name: str, count: int, because: str) -> None:
+    def _set_count(self, name: str, count: int, because: str) -> None:
         self.of[name] = count
         self.because[name] = because
 
@@ -265,7 +265,7 @@ class _Counts:
                         continue
                     widest = max(sub.all_sources, key=self.of.__getitem__)
                     if self.of[widest] > self.of[name]:
-                        self._settle(name, self.of[widest], f"as many as {widest}")
+                        self._set_count(name, self.of[widest], f"as many as {widest}")
                         changed = True
         for name in open_names:
             if self.of[name] == 0:
@@ -274,22 +274,22 @@ class _Counts:
     def _agree(self, sub_id: int, group: frozenset[str]) -> None:
         """Give the repartition topics of a co-partitioned group the fixed count of the group."""
         free = [name for name in sorted(group) if self._is_free(name)]
-        settled = [name for name in sorted(group) if not self._is_free(name)]
-        if not settled:
-            settled = [max(free, key=self.of.__getitem__)]
-        if len({self.of[name] for name in settled}) > 1:
-            raise MisconfiguredTopicError(self._unequal(sub_id, settled))
+        fixed = [name for name in sorted(group) if not self._is_free(name)]
+        if not fixed:
+            fixed = [max(free, key=self.of.__getitem__)]
+        if len({self.of[name] for name in fixed}) > 1:
+            raise MisconfiguredTopicError(self._unequal(sub_id, fixed))
         for name in free:
-            if self.of[name] != self.of[settled[0]]:
-                self._settle(name, self.of[settled[0]], f"co-partitioned with {settled[0]}")
+            if self.of[name] != self.of[fixed[0]]:
+                self._set_count(name, self.of[fixed[0]], f"co-partitioned with {fixed[0]}")
 
     def _is_free(self, name: str) -> bool:
         topic = self._repartition.get(name)
         return topic is not None and topic.partitions is None
 
-    def _unequal(self, sub_id: int, settled: Sequence[str]) -> str:
-        counted = ", ".join(f"{name} has {self.of[name]}" for name in settled)
-        asked = [name for name in settled if name in self._repartition]
+    def _unequal(self, sub_id: int, fixed: Sequence[str]) -> str:
+        counted = ", ".join(f"{name} has {self.of[name]}" for name in fixed)
+        asked = [name for name in fixed if name in self._repartition]
         advice = (
             f"leave out partitions= of {', '.join(asked)}"
             if asked
@@ -347,44 +347,44 @@ def _check_names(topics: Iterable[NewTopic]) -> None:
         raise ConfigError(*problems)
 
 
-def _differences(topic: NewTopic, found: TopicDescription) -> Iterator[str]:
-    if found.partitions != topic.partitions:
+def _differences(topic: NewTopic, actual: TopicDescription) -> Iterator[str]:
+    if actual.partitions != topic.partitions:
         advice = _other_changelog if topic.changelog else _other_repartition
-        yield advice(topic, found)
+        yield advice(topic, actual)
     policy = topic.config["cleanup.policy"]
-    if found.cleanup_policy not in (None, policies_of(policy)):
+    if actual.cleanup_policy not in (None, policies_of(policy)):
         lost = f"; if rows were deleted already, {_RESET}" if topic.changelog else ""
         yield (
-            f"{topic.name} has cleanup.policy {found.config['cleanup.policy']} and needs {policy}; "
-            f"{_alter(topic.name, 'cleanup.policy', policy)}{lost}"
+            f"{topic.name} has cleanup.policy {actual.config['cleanup.policy']} and needs "
+            f"{policy}; {_alter(topic.name, 'cleanup.policy', policy)}{lost}"
         )
     lag_ms = topic.config.get("min.compaction.lag.ms")
-    found_ms = found.min_compaction_lag_ms
-    if lag_ms is not None and found_ms is not None and found_ms < int(lag_ms):
+    actual_ms = actual.min_compaction_lag_ms
+    if lag_ms is not None and actual_ms is not None and actual_ms < int(lag_ms):
         yield (
-            f"{topic.name} has min.compaction.lag.ms {found_ms} and needs {lag_ms}, otherwise "
+            f"{topic.name} has min.compaction.lag.ms {actual_ms} and needs {lag_ms}, otherwise "
             "compaction removes versions of the history; "
             f"{_alter(topic.name, 'min.compaction.lag.ms', lag_ms)}"
         )
     needed_ms = topic.config.get("retention.ms")
-    if needed_ms is None or "delete" not in policies_of(policy) or found.retention_ms is None:
+    if needed_ms is None or "delete" not in policies_of(policy) or actual.retention_ms is None:
         return
-    if _span(found.retention_ms) < _span(int(needed_ms)):
+    if _span(actual.retention_ms) < _span(int(needed_ms)):
         yield (
-            f"{topic.name} has retention.ms {found.retention_ms} and needs {needed_ms}, otherwise "
+            f"{topic.name} has retention.ms {actual.retention_ms} and needs {needed_ms}, otherwise "
             "records are deleted before they are read; "
             f"{_alter(topic.name, 'retention.ms', needed_ms)}"
         )
 
 
-def _other_repartition(topic: NewTopic, found: TopicDescription) -> str:
+def _other_repartition(topic: NewTopic, actual: TopicDescription) -> str:
     keep = (
-        f"ask for partitions={found.partitions}"
+        f"ask for partitions={actual.partitions}"
         if topic.because == _ASKED_FOR
-        else f"put .repartition(partitions={found.partitions}) with the same name= before it"
+        else f"put .repartition(partitions={actual.partitions}) with the same name= before it"
     )
     return (
-        f"repartition topic {topic.name} has {found.partitions} partitions and needs "
+        f"repartition topic {topic.name} has {actual.partitions} partitions and needs "
         f"{topic.partitions} ({topic.because}); to keep it, {keep}; for the other count give the "
         "operator another name=, which creates a new topic, after the application has read the old "
         "topic to its end; a topic without records, such as a topic created by hand, may be "
@@ -392,13 +392,13 @@ def _other_repartition(topic: NewTopic, found: TopicDescription) -> str:
     )
 
 
-def _other_changelog(topic: NewTopic, found: TopicDescription) -> str:
+def _other_changelog(topic: NewTopic, actual: TopicDescription) -> str:
     source = topic.because.removeprefix("as many as ")
-    grown = "grew" if found.partitions < topic.partitions else "was another topic"
+    grown = "grew" if actual.partitions < topic.partitions else "was another topic"
     return (
-        f"changelog {topic.name} has {found.partitions} partitions but source {source} has "
+        f"changelog {topic.name} has {actual.partitions} partitions but source {source} has "
         f"{topic.partitions}: the source {grown}, and keys are now in other partitions than their "
-        f"state. Nothing was read. Put .repartition(partitions={found.partitions}) before the "
+        f"state. Nothing was read. Put .repartition(partitions={actual.partitions}) before the "
         f"stateful operator, which sends each key to its state, or {_RESET}"
     )
 

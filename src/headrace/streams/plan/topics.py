@@ -60,8 +60,8 @@ def known_topics_alone(send: Send, find: Callable[[str], object]) -> Send:
     return checked
 
 
-_LOOK_AGAIN_S = 0.1
-_SECOND_LOOK_S = 1.0
+_POLL_S = 0.1
+_RETRY_S = 1.0
 
 _log = get_logger()
 
@@ -70,14 +70,14 @@ BeforeCreate = Callable[[TopicPlan, Mapping[str, TopicDescription]], None]
 
 
 def partitions_of(
-    names: Iterable[str], facts: Mapping[str, TopicDescription]
+    names: Iterable[str], descriptions: Mapping[str, TopicDescription]
 ) -> list[TopicPartition]:
     """Return all partitions of the topics that exist."""
     return [
         TopicPartition(name, partition)
         for name in names
-        if name in facts
-        for partition in range(facts[name].partitions)
+        if name in descriptions
+        for partition in range(descriptions[name].partitions)
     ]
 
 
@@ -92,8 +92,8 @@ def prepare_topics(
 ) -> dict[str, TopicDescription]:
     """Check the external topics and create the internal topics, before the first record is read.
 
-    `before_create` is called with the plan, even if it creates nothing, and with the facts of the
-    topology's existing topics; it may raise. The result has all topics with a constant name.
+    `before_create` is called with the plan, even if it creates nothing, and with the topology's
+    existing topics; it may raise. The result has all topics with a constant name.
     """
     given = {name for sub in sub_topologies for name in (*sub.sources, *sub.sinks)}
     sinks = {name for sub in sub_topologies for name in sub.sinks}
@@ -112,14 +112,14 @@ def prepare_topics(
 def ensure_topics(
     admin: AdminClient, plan: TopicPlan, *, timeout_s: float
 ) -> dict[str, TopicDescription]:
-    """Create missing topics, wait until they appear, check all, and return the facts of all."""
+    """Create missing topics, wait until they appear, check all, and return their descriptions."""
     if plan.create:
         admin.create(plan.create)
         for topic in plan.create:
             _log.info("topic_created", topic=topic.name, partitions=topic.partitions)
-    facts = await_topics(admin, plan.names, timeout_s=timeout_s)
-    check_internal_topics(plan, facts)
-    return facts
+    descriptions = await_topics(admin, plan.names, timeout_s=timeout_s)
+    check_internal_topics(plan, descriptions)
+    return descriptions
 
 
 def await_topics(
@@ -127,14 +127,14 @@ def await_topics(
 ) -> dict[str, TopicDescription]:
     """Describe topics, waiting for created topics: a broker learns of them a short time later."""
     give_up_at = time.monotonic() + timeout_s
-    while absent := sorted({*names} - (facts := admin.describe(names)).keys()):
+    while absent := sorted({*names} - (descriptions := admin.describe(names)).keys()):
         if time.monotonic() >= give_up_at:
             raise FatalClientError(
                 f"topics {', '.join(absent)} were created but did not appear within {timeout_s:g} "
                 "s. Check the brokers' logs, or raise task.timeout.ms."
             )
-        time.sleep(_LOOK_AGAIN_S)
-    return facts
+        time.sleep(_POLL_S)
+    return descriptions
 
 
 def recheck_topics(
@@ -149,27 +149,31 @@ def recheck_topics(
     """
     names = (*topic_names(sub_topologies), *before)
     read = {name for sub in sub_topologies for name in sub.all_sources}
-    kept = {changelog.name for sub in sub_topologies for changelog in sub.changelogs}
-    written = before.keys() - read - kept
-    facts = describe_twice(admin, names, before.keys(), written=written)
-    lost = sorted(written - facts.keys())
+    changelogs = {changelog.name for sub in sub_topologies for changelog in sub.changelogs}
+    written = before.keys() - read - changelogs
+    descriptions = describe_twice(admin, names, before.keys(), written=written)
+    lost = sorted(written - descriptions.keys())
     if lost:
         raise MissingTopicError(
-            f"topics that the application writes were deleted: {', '.join(lost)}; create them "
-            "again, or take them out of the topology, then start the application",
+            f"topics that the application writes were deleted: {', '.join(lost)}; re-create them, "
+            "or remove them from the topology, then start the application",
             topics=lost,
         )
-    plan = plan_internal_topics(sub_topologies, facts)
+    plan = plan_internal_topics(sub_topologies, descriptions)
     deleted = [topic.name for topic in plan.create]
     sources = frozenset(plan.sources)
-    known = {name: found.topic_id for name, found in before.items()}
-    require_same(known, {name: facts[name].topic_id for name in sources if name in facts})
-    other = {n for n, f in facts.items() if n in known and not same_topic(f.topic_id, known[n])}
+    known = {name: topic.topic_id for name, topic in before.items()}
+    require_same(
+        known, {name: descriptions[name].topic_id for name in sources if name in descriptions}
+    )
+    other = {
+        n for n, f in descriptions.items() if n in known and not same_topic(f.topic_id, known[n])
+    }
     for name in sorted(other & written):
         # The old records are lost, but the output is complete from here on.
         _log.warning("output_replaced", topic=name)
-    anew = sorted(other - written)
-    for changed, what in ((deleted, "deleted"), (anew, "deleted and re-created")):
+    recreated = sorted(other - written)
+    for changed, what in ((deleted, "deleted"), (recreated, "deleted and re-created")):
         if changed:
             raise MisconfiguredTopicError(
                 f"topics {', '.join(changed)} were {what} while the application runs: committed "
@@ -177,28 +181,28 @@ def recheck_topics(
                 "the application, or restore the topics; headrace changelog restore-from-local "
                 "writes changelogs again from local rows"
             )
-    return facts
+    return descriptions
 
 
 def recheck_global_topics(
     admin: AdminClient, names: Sequence[str], before: Mapping[str, TopicDescription]
 ) -> dict[str, TopicDescription]:
     """Check the topics of global tables; their partition counts may have grown."""
-    facts = admin.describe(names) if names else {}
-    if len(facts) < len(names):
-        time.sleep(_SECOND_LOOK_S)
-        facts = admin.describe(names)
-    missing = [name for name in names if name not in facts]
+    descriptions = admin.describe(names) if names else {}
+    if len(descriptions) < len(names):
+        time.sleep(_RETRY_S)
+        descriptions = admin.describe(names)
+    missing = [name for name in names if name not in descriptions]
     if missing:
         raise MissingTopicError(
-            f"topics of global tables were deleted: {', '.join(missing)}; create them again, or "
-            "take them out of the topology, then start the application",
+            f"topics of global tables were deleted: {', '.join(missing)}; re-create them, or "
+            "remove them from the topology, then start the application",
             topics=missing,
         )
-    for name, current in facts.items():
+    for name, current in descriptions.items():
         if current.topic_id != before[name].topic_id:
             raise GlobalTableLostError(name, "its topic was deleted and re-created")
-    return facts
+    return descriptions
 
 
 def describe_twice(
@@ -210,10 +214,10 @@ def describe_twice(
 ) -> dict[str, TopicDescription]:
     """Describe topics, with a retry for expected topics: a broker may learn of a topic later."""
     asked = tuple(dict.fromkeys(names))
-    facts = describe_as(admin, asked, written=written)
-    if expected <= facts.keys():
-        return facts
-    time.sleep(_SECOND_LOOK_S)
+    descriptions = describe_as(admin, asked, written=written)
+    if expected <= descriptions.keys():
+        return descriptions
+    time.sleep(_RETRY_S)
     return describe_as(admin, asked, written=written)
 
 

@@ -156,7 +156,7 @@ def _refused(plan: GlobalPlan, record: ReceivedMessage, error: Exception) -> Rec
         hint=_HINT,
     )
     if isinstance(error, HandlerFailedError):
-        refused.functions = error.places
+        refused.functions = error.locations
     return refused
 
 

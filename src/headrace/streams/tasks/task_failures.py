@@ -181,7 +181,7 @@ def raise_for(
     failure = _record_error(spec, get_range, cause, node, record)
     likely = isinstance(cause, (ReturnedError, CallError)) or not isinstance(cause, _SAFE_TEXTS)
     if isinstance(error, HandlerFailedError):
-        failure.functions = error.places
+        failure.functions = error.locations
     else:
         raised = error.error if isinstance(error, EarlierRecordError) else error
         failure.functions = spec.program.called(raised, node, likely=likely)

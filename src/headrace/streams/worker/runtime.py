@@ -179,7 +179,7 @@ class WorkerFactory:
 
         def before_create(plan: TopicPlan, existing: Mapping[str, TopicDescription]) -> None:
             if self.versions is not None:
-                self.versions.settle(admin, plan, existing)
+                self.versions.resolve(admin, plan, existing)
             reported.update(self.before_start(admin, plan, existing))
 
         topics = prepare_topics(
