@@ -548,7 +548,7 @@ localhost:1 has answered yet. It continues to start in the background; stop it w
             if not self._stopping.is_set():
                 profiled = times.watching(threading.get_ident(), lambda: worker.activity)
                 watched = self._shutdown.watched(brokers, partial(worker.stop, leave=True))
-                with deployed.kept_every(live.keep_offsets_s), profiled, watched:
+                with deployed.kept_every(live.recommit_s), profiled, watched:
                     worker.run()
                 self._shutdown.check()
         finally:
@@ -574,7 +574,7 @@ localhost:1 has answered yet. It continues to start in the background; stop it w
             passed=deployed.running,
             make_background=lambda: self._connections.background("headrace-gate"),
             clock=self._clock,
-            patience_s=self.config.task_timeout_ms / 1000,
+            timeout_s=self.config.task_timeout_ms / 1000,
             log=self._log,
             waiting=lambda: brokers.is_lost,
         )

@@ -9,7 +9,7 @@ import pytest
 from headrace.streams.errors import BackfillOpenError, FatalClientError
 from headrace.streams.kafka.clocks import Job
 from headrace.streams.plan.plan import TaskId
-from headrace.streams.tasks.gate_watch import ASK_AGAIN_S, ASK_SOON_S, GateWatch
+from headrace.streams.tasks.gate_watch import RECHECK_S, REPEAT_S, GateWatch
 from headrace.streams.testing.driver import TopologyTestDriver
 from headrace.streams.testing.memory_worker import EventLog, ManualClock
 from headrace.streams.worker.protocols import WorkerDependencies
@@ -76,7 +76,7 @@ class Gated:
             watch=self.cluster.watch,
             make_background=lambda: self.jobs,
             clock=self.clock,
-            patience_s=60.0,
+            timeout_s=60.0,
             log=self.log,
             waiting=lambda: is_waiting,
         )
@@ -125,7 +125,7 @@ def test_tasks_that_may_not_begin_yet_wait_and_it_is_asked_again_soon() -> None:
     gated.jobs.answer()
     assert not gated.watch.is_passed()
     assert gated.jobs.waiting == []
-    assert not gated.wait(ASK_SOON_S)
+    assert not gated.wait(RECHECK_S)
     gated.cluster.may_begin = True
     assert gated.cluster.passed == 0
     gated.jobs.answer()
@@ -175,7 +175,7 @@ def test_an_answer_from_before_the_assignment_does_not_count() -> None:
 def test_a_question_that_hangs_is_asked_once_more_and_said() -> None:
     gated = Gated()
     gated.watch.on_assignment([TASK])
-    assert not gated.wait(ASK_AGAIN_S - 1)
+    assert not gated.wait(REPEAT_S - 1)
     assert len(gated.jobs.waiting) == 1
     assert not gated.wait(1)
     assert len(gated.jobs.waiting) == 2
@@ -187,7 +187,7 @@ def test_a_question_that_hangs_is_asked_once_more_and_said() -> None:
 def test_a_clock_that_is_put_back_costs_no_more_time() -> None:
     gated = Gated()
     gated.watch.on_assignment([TASK])
-    assert not gated.wait(ASK_AGAIN_S - 1)
+    assert not gated.wait(REPEAT_S - 1)
     gated.clock.back_s = 3600.0
     assert not gated.watch.is_passed()
     assert not gated.wait(1)

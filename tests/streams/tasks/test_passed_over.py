@@ -6,7 +6,7 @@ from typing import Any
 
 from headrace.streams.kafka.protocols import TopicPartition
 from headrace.streams.plan.progress import OffsetMetadata, left_out, left_out_values
-from headrace.streams.tasks.committed_numbers import PassedOver
+from headrace.streams.tasks.committed_numbers import MarkedRecords
 from headrace.streams.testing.memory_cluster import MemoryCluster
 from headrace.streams.testing.memory_worker import EventLog
 
@@ -24,15 +24,15 @@ def batch(*offsets: int) -> list[Any]:
 
 def test_a_batch_without_one_is_handed_on_as_it_is() -> None:
     records = batch(1, 2)
-    assert PassedOver({HERE: OffsetMetadata()}, "0_0", None).of(HERE, records) is records
+    assert MarkedRecords({HERE: OffsetMetadata()}, "0_0", None).of(HERE, records) is records
     marked = {HERE: OffsetMetadata(5, left_out_values([7])), THERE: OffsetMetadata()}
-    assert PassedOver(marked, "0_0", None).of(HERE, records) is records
-    assert PassedOver(marked, "0_0", None).of(THERE, records) is records
+    assert MarkedRecords(marked, "0_0", None).of(HERE, records) is records
+    assert MarkedRecords(marked, "0_0", None).of(THERE, records) is records
 
 
 def test_those_of_this_partition_are_taken_out_and_named() -> None:
     log = EventLog()
-    passed = PassedOver({HERE: OffsetMetadata(5, left_out_values([1, 3, 9]))}, "0_0", log)
+    passed = MarkedRecords({HERE: OffsetMetadata(5, left_out_values([1, 3, 9]))}, "0_0", log)
     kept = passed.of(HERE, batch(0, 1, 2, 3))
     assert [record.offset() for record in kept] == [0, 2]
     named = [e["offset"] for e in log.events if e["event"] == "marked_record_skipped"]
@@ -41,7 +41,7 @@ def test_those_of_this_partition_are_taken_out_and_named() -> None:
 
 
 def test_those_that_are_still_to_come_are_committed_again() -> None:
-    passed = PassedOver({HERE: OffsetMetadata(5, left_out_values([1, 3, 9]))}, "0_0", None)
+    passed = MarkedRecords({HERE: OffsetMetadata(5, left_out_values([1, 3, 9]))}, "0_0", None)
     assert left_out(passed.values(HERE, 0)) == [1, 3, 9]
     assert left_out(passed.values(HERE, 3)) == [3, 9]
     assert passed.values(HERE, 10) == {}

@@ -77,7 +77,7 @@ class Bench:
         )
         self.max_poll_records = config.max_poll_records
         consumer: Any = self.cluster
-        self.timing = CommitTiming(config, consumer, consumer, clock=self.clock, keep_offsets_s=100)
+        self.timing = CommitTiming(config, consumer, consumer, clock=self.clock, recommit_s=100)
 
     @property
     def task(self) -> Any:

@@ -16,7 +16,7 @@ from headrace.streams.plan.plan import plan_application
 from headrace.streams.testing.driver import TopologyTestDriver
 from headrace.streams.testing.local_cluster import LocalAdmin
 from headrace.streams.testing.memory_worker import EventLog
-from headrace.streams.worker.retention import keep_offsets_every_s
+from headrace.streams.worker.retention import recommit_interval_s
 from tests.support.topologies import key_count
 
 HOUR_S = 3600.0
@@ -49,13 +49,13 @@ def test_it_is_at_a_quarter_of_what_the_brokers_keep(
     minutes: list[str], every_s: float, warned: bool
 ) -> None:
     log = EventLog()
-    assert keep_offsets_every_s(Brokers(*minutes), log) == every_s
+    assert recommit_interval_s(Brokers(*minutes), log) == every_s
     assert [event["event"] for event in log.events] == ["offsets_retention_short"] * warned
 
 
 def test_without_the_right_to_look_it_is_often_and_said_once() -> None:
     log = EventLog()
-    assert keep_offsets_every_s(Denied(), log) == 600
+    assert recommit_interval_s(Denied(), log) == 600
     (event,) = log.events
     assert (event["event"], event["level"]) == ("offsets_retention_unknown", "warning")
     assert "grant this client DescribeConfigs" in event["reason"]

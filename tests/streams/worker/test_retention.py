@@ -97,7 +97,7 @@ def test_a_restart_remembers_to_give_it_back() -> None:
 
 HOUR = 60 * MINUTE
 LOG, IN = TopicPartition(TOPIC, 0), (TopicPartition("in", 0), TopicPartition("in", 1))
-KEPT = WindowTopic(TOPIC, sub_topology=0, retention_ms=30 * HOUR, kept_ms=10 * HOUR)
+KEPT = WindowTopic(TOPIC, sub_topology=0, retention_ms=30 * HOUR, store_retention_ms=10 * HOUR)
 
 
 @dataclass

@@ -77,7 +77,7 @@ class KeySample:
         self._seen: dict[str, tuple[int, int]] = {}
         self._log = log
 
-    def look(self, tp: TopicPartition, records: Sequence[ReceivedMessage]) -> None:
+    def add(self, tp: TopicPartition, records: Sequence[ReceivedMessage]) -> None:
         topic, partition = tp
         if topic not in self._topics:
             return

@@ -149,7 +149,8 @@ class OlderOwnership:
             if topic not in self.known.subscribed and others:
                 named = " or ".join(sorted(others))
                 conflicts.append(
-                    f"topic {topic} is assigned with {subscribed} here, perhaps with {named} there"
+                    f"topic {topic} is assigned with {subscribed} here and perhaps with "
+                    f"{named} there"
                 )
         return conflicts
 

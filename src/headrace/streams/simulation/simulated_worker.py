@@ -377,7 +377,7 @@ class SimulatedWorker:
             passed=lambda: None if keeping.is_pending else keeping.submit(deployed.keep),
             make_background=lambda: connections.background("headrace-gate"),
             clock=clock,
-            patience_s=config.task_timeout_ms / 1000,
+            timeout_s=config.task_timeout_ms / 1000,
             log=log,
         )
         return deployed.before, versions, gate

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.streams.config.loading import ApplicationError, loading_of
 from headrace.streams.errors import StreamsError
-from headrace.streams.tasks.failures import is_the_users
+from headrace.streams.tasks.failures import is_user_code
 from headrace.topology.errors import TopologyError
 
 if TYPE_CHECKING:
@@ -204,7 +204,7 @@ def failed_call(target: str, error: Exception) -> ApplicationError:
 def _broken(location: str, error: Exception, verb: str = "imported") -> ApplicationError:
     """Return the error for a failed import; its text quotes no record, as none was read yet."""
     every = traceback.extract_tb(error.__traceback__)
-    frames = [frame for frame in every if is_the_users(frame.filename)] or [
+    frames = [frame for frame in every if is_user_code(frame.filename)] or [
         frame for frame in every if not frame.filename.startswith("<frozen")
     ]
     where = f" at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""

@@ -55,14 +55,14 @@ def committed_rows(
 # Hot path: `of` is called with every batch, and returns immediately if no record is marked.
 
 
-class PassedOver:
+class MarkedRecords:
     """Records of a task that are marked to be skipped, by the command `headrace skip`."""
 
     def __init__(
         self, progress: Mapping[TopicPartition, OffsetMetadata], task_id: str, log: Log | None
     ) -> None:
-        found = {tp: frozenset(left_out(p.values)) for tp, p in progress.items()}
-        self._offsets = {tp: offsets for tp, offsets in found.items() if offsets}
+        marked = {tp: frozenset(left_out(p.values)) for tp, p in progress.items()}
+        self._offsets = {tp: offsets for tp, offsets in marked.items() if offsets}
         self._task_id = task_id
         self._log = log
 
@@ -73,8 +73,8 @@ class PassedOver:
         if not self._offsets:
             return records
         offsets = self._offsets.get(tp, frozenset())
-        kept = [record for record in records if record.offset() not in offsets]
-        if len(kept) == len(records):
+        remaining = [record for record in records if record.offset() not in offsets]
+        if len(remaining) == len(records):
             return records
         for record in records:
             if record.offset() in offsets and self._log is not None:
@@ -86,7 +86,7 @@ class PassedOver:
                     offset=record.offset(),
                     reason="headrace skip marked it",
                 )
-        return kept
+        return remaining
 
     def values(self, tp: TopicPartition, offset: int) -> dict[str, int]:
         if not self._offsets:
@@ -202,8 +202,8 @@ class CommittedNumbers:
 
     def discard(self, *prefixes: str) -> None:
         """Stop committing numbers with these prefixes, unless an operator uses them."""
-        kept = self._extra_values.items()
-        self._extra_values = {n: value for n, value in kept if not n.startswith(prefixes)}
+        remaining = self._extra_values.items()
+        self._extra_values = {n: value for n, value in remaining if not n.startswith(prefixes)}
 
     def require_room(
         self,

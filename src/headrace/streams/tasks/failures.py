@@ -130,7 +130,7 @@ def _places(chain: list[BaseException]) -> list[str]:
         functions = _called(chain) if isinstance(error, StreamsError) else []
         if functions:
             return functions[-_PLACES_MAX:]
-        found = [f for f in traceback.extract_tb(error.__traceback__) if is_the_users(f.filename)]
+        found = [f for f in traceback.extract_tb(error.__traceback__) if is_user_code(f.filename)]
         if found:
             return [f"{f.filename}:{f.lineno} {f.name}" for f in found][-_PLACES_MAX:]
     if isinstance(chain[0], _OURS):
@@ -150,7 +150,7 @@ def _called(chain: list[BaseException]) -> list[str]:
     return [
         f"{function.absolute} (called by {node})"
         for function in functions
-        if function.file is not None and is_the_users(function.file)
+        if function.file is not None and is_user_code(function.file)
     ]
 
 
@@ -158,7 +158,7 @@ def _lines(chain: list[BaseException]) -> list[str]:
     lines: list[str] = []
     for error in reversed(chain):
         frames = traceback.extract_tb(error.__traceback__)
-        users = [frame for frame in frames if is_the_users(frame.filename)]
+        users = [frame for frame in frames if is_user_code(frame.filename)]
         if isinstance(error, _OURS) and len(chain) > 1:
             continue  # the reason has its text
         for frame in users[-_PLACES_MAX:]:
@@ -181,14 +181,14 @@ def is_power_of_two(count: int) -> bool:
     return count & (count - 1) == 0
 
 
-def is_the_users(filename: str) -> bool:
+def is_user_code(filename: str) -> bool:
     if _GENERATED.fullmatch(filename):
         return False
     path = Path(filename)
-    return not any(path.is_relative_to(place) for place in _not_the_users())
+    return not any(path.is_relative_to(place) for place in _library_paths())
 
 
-def _not_the_users() -> list[Path]:
+def _library_paths() -> list[Path]:
     paths = sysconfig.get_paths()
     libraries = {paths[kind] for kind in ("stdlib", "platstdlib", "purelib", "platlib")}
     return [_OWN, *(Path(place) for place in libraries)]

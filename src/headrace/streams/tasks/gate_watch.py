@@ -20,9 +20,9 @@ from headrace.streams.kafka.protocols import Clock, Log
 from headrace.streams.plan.plan import TaskId
 from headrace.streams.tasks.background_request import BackgroundRequest
 
-ASK_SOON_S = 0.2
+RECHECK_S = 0.2
 """Seconds before the next check if tasks may not start yet."""
-ASK_AGAIN_S = 10.0
+REPEAT_S = 10.0
 """Seconds after which a check is repeated because it has no result; doubles with each repetition.
 """
 
@@ -60,7 +60,7 @@ class GateWatch:
         passed: called when tasks may start.
         watch: checks the cluster after other changes of the assignment, without pausing tasks;
             raises if tasks must stop.
-        patience_s: maximum wait for a result, in seconds.
+        timeout_s: maximum wait for a result, in seconds.
         waiting: returns whether no broker is reachable now; the maximum wait is not enforced then.
     """
 
@@ -72,7 +72,7 @@ class GateWatch:
         watch: Callable[[], None] = lambda: None,
         make_background: Callable[[], Background],
         clock: Clock,
-        patience_s: float,
+        timeout_s: float,
         log: Log,
         waiting: Callable[[], bool] = lambda: False,
     ) -> None:
@@ -82,7 +82,7 @@ class GateWatch:
         self._watched: BackgroundRequest[bool] | None = None
         self._make_background = make_background
         self._clock = clock
-        self._patience_s = patience_s
+        self._timeout_s = timeout_s
         self._log = log
         self._waiting = waiting
         self._has_tasks = False
@@ -109,7 +109,7 @@ class GateWatch:
     def _start_checks(self) -> None:
         self._again_at_s = None
         self._now_s, self._waited_s = self._clock.monotonic_s(), 0.0
-        self._late_s = ASK_AGAIN_S
+        self._late_s = REPEAT_S
         self._submit_check()
 
     def _submit_check(self) -> None:
@@ -138,17 +138,17 @@ class GateWatch:
         if may_start is None:
             self._wait()
         else:
-            self._request, self._again_at_s = None, self._clock.monotonic_s() + ASK_SOON_S
+            self._request, self._again_at_s = None, self._clock.monotonic_s() + RECHECK_S
         return False
 
     def _wait(self) -> None:
         # Sum of positive steps: a clock that is set back prolongs the wait by that step only.
         before_s, self._now_s = self._now_s, self._clock.monotonic_s()
         self._waited_s += max(0.0, self._now_s - before_s)
-        if self._waited_s >= self._patience_s and not self._waiting():
+        if self._waited_s >= self._timeout_s and not self._waiting():
             raise FatalClientError(
                 "the brokers did not answer whether a backfill is open and which members the group "
-                f"has (for {self._patience_s:.0f} s). Start the brokers, or raise task.timeout.ms."
+                f"has (for {self._timeout_s:.0f} s). Start the brokers, or raise task.timeout.ms."
             )
         if self._waited_s >= self._late_s:
             self._late_s *= 2

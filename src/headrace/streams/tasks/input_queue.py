@@ -40,7 +40,7 @@ class InputQueue:
             if self.start == 0 and count >= len(first)
             else (first[self.start : self.start + count])
         )
-        self._went_on(len(batch))
+        self._advance(len(batch))
         return batch
 
     def take_until(self, limit_ms: int, count: int) -> Sequence[ReceivedMessage]:
@@ -50,7 +50,7 @@ class InputQueue:
         while end < stop and times[end] <= limit_ms:
             end += 1
         batch = self.batches[0][start:end]
-        self._went_on(end - start)
+        self._advance(end - start)
         return batch
 
     def put_back(self, records: Sequence[ReceivedMessage]) -> None:
@@ -73,7 +73,7 @@ class InputQueue:
             self.times = [record.timestamp()[1] for record in self.batches[0]]
         return self.times
 
-    def _went_on(self, count: int) -> None:
+    def _advance(self, count: int) -> None:
         self.start += count
         self.size -= count
         if self.start == len(self.batches[0]):

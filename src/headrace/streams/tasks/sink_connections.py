@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from headrace.streams.errors import FatalClientError, StreamsError
 from headrace.streams.kafka.protocols import Clock, CommittedOffset, Log, Offsets, TopicPartition
 from headrace.streams.plan.progress import OffsetMetadata
-from headrace.streams.tasks.failures import is_power_of_two, is_the_users
+from headrace.streams.tasks.failures import is_power_of_two, is_user_code
 from headrace.topology.external_sink import (
     ExternalSink,
     SinkBatch,
@@ -265,7 +265,7 @@ class SinkConnections:
 
 def _user_location(error: BaseException) -> str | None:
     frames = traceback.extract_tb(error.__traceback__)
-    user_frames = [frame for frame in frames if is_the_users(frame.filename)]
+    user_frames = [frame for frame in frames if is_user_code(frame.filename)]
     return f"{user_frames[-1].filename}:{user_frames[-1].lineno}" if user_frames else None
 
 

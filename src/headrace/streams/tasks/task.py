@@ -35,7 +35,7 @@ from headrace.streams.plan.plan import TaskId, TaskSpec
 from headrace.streams.plan.progress import HELD, SHIFT, WATERMARK, OffsetMetadata
 from headrace.streams.tasks.committed_numbers import (
     CommittedNumbers,
-    PassedOver,
+    MarkedRecords,
     TimesWritten,
     committed_rows,
 )
@@ -150,7 +150,7 @@ class Task:
     watermarks: dict[TopicPartition, int] = field(init=False)
     """By repartition topic: the time up to which no record is outstanding."""
     _times_written: TimesWritten = field(init=False)
-    _passed_over: PassedOver = field(init=False)
+    _marked_records: MarkedRecords = field(init=False)
     _assigners: dict[TopicPartition, TimestampAssigner] = field(init=False)
     _emitting: Sequence[Operator] = field(init=False)
     """The operators that emit results of earlier records when time advances."""
@@ -165,7 +165,7 @@ class Task:
         self._queues = {tp: InputQueue() for tp in self.start}
         self._buffers = buffers_of(self.spec, self.state)
         self._numbers = CommittedNumbers(progress, self.topic_ids)
-        self._passed_over = PassedOver(progress, str(self.id), self.log)
+        self._marked_records = MarkedRecords(progress, str(self.id), self.log)
         self._times_written = TimesWritten(self.repartitions, self.context)
         self.send = self._times_written.following(self.send)
         errors = self._record_errors()
@@ -263,7 +263,7 @@ class Task:
     # -- input -------------------------------------------------------------------------------
 
     def add(self, tp: TopicPartition, records: Sequence[ReceivedMessage]) -> None:
-        remaining = self._passed_over.of(tp, records)
+        remaining = self._marked_records.of(tp, records)
         if remaining:
             self.enqueue(tp, self.assign_timestamps(tp, remaining))
         if remaining is not records:
@@ -560,7 +560,7 @@ class Task:
         for tp, offset in self.next_offset.items():
             if not self._queues[tp]:
                 offset = max(offset, positions.get(tp, offset))
-            numbers = {**values, **self._passed_over.values(tp, offset)}
+            numbers = {**values, **self._marked_records.values(tp, offset)}
             if tp in self.watermarks:
                 numbers[WATERMARK] = self.watermarks[tp]
             progress = self._numbers.progress(tp.topic, self.partition_time[tp], numbers)

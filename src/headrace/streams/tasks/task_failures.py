@@ -165,7 +165,7 @@ def raise_for(
     error: BaseException, spec: TaskSpec, get_range: GetInputRange, node: str | None, record: Any
 ) -> NoReturn:
     """Raise an error that names the record; client errors are raised unchanged."""
-    if not isinstance(error, Exception) and not _is_the_users(error):
+    if not isinstance(error, Exception) and not _is_user_error(error):
         raise error
     if isinstance(error, StreamsError) and not isinstance(error, RecordTooLargeError):
         raise error
@@ -271,7 +271,7 @@ def corruption_of(task_id: TaskId) -> Iterator[None]:
         raise TaskCorruptedError([str(task_id)], str(error)) from error
 
 
-def _is_the_users(error: BaseException) -> bool:
+def _is_user_error(error: BaseException) -> bool:
     """Return whether user code raised an error that is not an `Exception`.
 
     Ctrl-C may occur anywhere; errors that end a test or a simulated process are of this package.

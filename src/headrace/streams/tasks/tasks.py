@@ -4,7 +4,7 @@ A task needs, in this order: its directory and local state, the committed offset
 ends of its changelogs, the restore, and only then its input. `advance` takes each task as far as
 possible without blocking, so that the other tasks continue.
 
-This table, not the partition list of the client, determines the tasks that a revocation releases.
+`Tasks`, not the partition list of the client, determines the tasks that a revocation releases.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ from headrace.streams.testing.memory_clients import (
 )
 from headrace.streams.testing.memory_cluster import MemoryCluster
 from headrace.streams.worker.protocols import Application, WorkerDependencies, WorkerListener
-from headrace.streams.worker.retention import keep_offsets_every_s
+from headrace.streams.worker.retention import recommit_interval_s
 from headrace.streams.worker.wiring import wire
 from headrace.streams.worker.worker import Worker
 from headrace.topology.context.task_context import RESULTS_PER_COMMIT
@@ -158,7 +158,7 @@ def make_memory_worker(
         topics=topics,
         global_plans=global_plans,
         deployed=deployed,
-        keep_offsets_s=keep_offsets_every_s(admin, log),
+        recommit_s=recommit_interval_s(admin, log),
     )
     dependencies = WorkerDependencies(
         admin=admin,

@@ -50,7 +50,7 @@ class CommitTiming:
     """Decision when a worker commits: interval, uncommitted volume, or drained input.
 
     Args:
-        keep_offsets_s: how often unchanged offsets are committed again, in seconds.
+        recommit_s: how often unchanged offsets are committed again, in seconds.
     """
 
     def __init__(
@@ -60,13 +60,13 @@ class CommitTiming:
         tasks: Tasks,
         *,
         clock: Clock,
-        keep_offsets_s: float,
+        recommit_s: float,
     ) -> None:
         self._config = config
         self._consumer = consumer
         self._tasks = tasks
         self._clock = clock
-        self._keep_offsets_s = keep_offsets_s
+        self._recommit_s = recommit_s
         self._last_s = clock.monotonic_s()
         self._all_committed_s = self._last_s
         self._begun_s = -math.inf
@@ -79,7 +79,7 @@ class CommitTiming:
 
     def is_due_for_all(self) -> bool:
         """Return whether all offsets must be committed again, including unchanged offsets."""
-        return self._clock.monotonic_s() - self._all_committed_s >= self._keep_offsets_s
+        return self._clock.monotonic_s() - self._all_committed_s >= self._recommit_s
 
     def is_due(self, dirty: Sequence[Task], *, processed: int) -> bool:
         """Return whether these tasks must commit now; `processed` counts records of this turn."""

@@ -99,7 +99,7 @@ class Application:
         topics: the known topics, refreshed while the worker runs.
         deployed: the deployed topology before this start, if known.
         reported_inputs: inputs with missing offsets that were already reported.
-        keep_offsets_s: how often unchanged offsets are committed again, in seconds.
+        recommit_s: how often unchanged offsets are committed again, in seconds.
     """
 
     config: StreamsConfig
@@ -108,7 +108,7 @@ class Application:
     global_plans: Sequence[GlobalPlan] = ()
     deployed: Deployment | None = None
     reported_inputs: AbstractSet[TopicPartition] = frozenset()
-    keep_offsets_s: float
+    recommit_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

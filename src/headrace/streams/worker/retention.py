@@ -40,7 +40,7 @@ _UNKNOWN_S = 10 * 60.0
 _SHORT_MIN = 24 * 60
 
 
-def keep_offsets_every_s(cluster: AdminClient, log: Log) -> float:
+def recommit_interval_s(cluster: AdminClient, log: Log) -> float:
     """Return the interval for repeated commits of unchanged offsets, in seconds."""
     try:
         minutes = min(map(int, cluster.broker_configs(_SETTING)))
@@ -90,18 +90,18 @@ class WindowTopic:
     Args:
         sub_topology: the sub-topology whose tasks write it.
         retention_ms: the retention of its records.
-        kept_ms: how long the store keeps a row, in stream time.
+        store_retention_ms: how long the store keeps a row, in stream time.
     """
 
     topic: str
     sub_topology: int
     retention_ms: int
-    kept_ms: int
+    store_retention_ms: int
 
     @property
     def slack_ms(self) -> int:
         """Maximum delay of stream time; the same amount is left for differences between clocks."""
-        return (self.retention_ms - self.kept_ms) // 2
+        return (self.retention_ms - self.store_retention_ms) // 2
 
 
 def window_topics(plans: Sequence[SubPlan]) -> Mapping[str, WindowTopic]:
@@ -109,13 +109,13 @@ def window_topics(plans: Sequence[SubPlan]) -> Mapping[str, WindowTopic]:
     for plan in plans:
         configs = {changelog.name: changelog.config for changelog in plan.topics.changelogs}
         for store in plan.program.sub_topology.stores:
-            topic, kept_ms = plan.changelogs.get(store.name), store.spec.retention_ms
-            if topic is None or kept_ms is None or topic not in configs:
+            topic, store_retention_ms = plan.changelogs.get(store.name), store.spec.retention_ms
+            if topic is None or store_retention_ms is None or topic not in configs:
                 continue
             config = configs[topic]
             retention = config.get("retention.ms", FOR_EVER)
             if "delete" in config.get("cleanup.policy", "") and retention != FOR_EVER:
-                topics[topic] = WindowTopic(topic, plan.id, int(retention), kept_ms)
+                topics[topic] = WindowTopic(topic, plan.id, int(retention), store_retention_ms)
     return topics
 
 
@@ -153,7 +153,7 @@ class RetentionGuard:
             if tp is None or tp.topic not in self.topics:
                 continue
             topic = self.topics[tp.topic]
-            is_old = oldest_ms < self.clock.now_ms() - topic.kept_ms - topic.slack_ms
+            is_old = oldest_ms < self.clock.now_ms() - topic.store_retention_ms - topic.slack_ms
             if is_old and not self._mark_suspended(tp.topic) and self._disable(tp.topic):
                 self.log.warning(
                     "retention_suspended",

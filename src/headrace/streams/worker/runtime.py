@@ -44,7 +44,7 @@ from headrace.streams.worker.protocols import (
     WorkerDependencies,
     WorkerListener,
 )
-from headrace.streams.worker.retention import keep_offsets_every_s
+from headrace.streams.worker.retention import recommit_interval_s
 from headrace.streams.worker.wiring import wire
 from headrace.streams.worker.worker import Worker
 
@@ -110,7 +110,7 @@ class LiveWorker:
 
     worker: Worker
     local: LocalState
-    keep_offsets_s: float
+    recommit_s: float
     """How often unchanged offsets are committed again, in seconds."""
     query_queue: QueryQueue
 
@@ -161,11 +161,11 @@ class WorkerFactory:
                 global_plans=self.global_plans,
                 deployed=self.deployed,
                 reported_inputs=reported,
-                keep_offsets_s=keep_offsets_every_s(admin, self.log),
+                recommit_s=recommit_interval_s(admin, self.log),
             )
             worker = wire(application, self._dependencies(application, local, admin))
             return LiveWorker(
-                worker, local, application.keep_offsets_s, query_queue=self.connections.query_queue
+                worker, local, application.recommit_s, query_queue=self.connections.query_queue
             )
         except BaseException:
             local.close()  # release the identity, so that the process may retry

@@ -413,7 +413,7 @@ class _Wiring:
             self._dependencies.consumer,
             self.tasks,
             clock=self._dependencies.clock,
-            keep_offsets_s=self._application.keep_offsets_s,
+            recommit_s=self._application.recommit_s,
         )
 
     @cached_property

@@ -288,7 +288,7 @@ class Worker:
         for tp, records in batches.items():
             # A callback of this very poll may have taken the partition away.
             if (task := self.tasks.reader_of(tp)) is not None:
-                self.tasks.key_sample.look(tp, records)
+                self.tasks.key_sample.add(tp, records)
                 task.add(tp, records)
 
     def _advance(self) -> None:

@@ -6,7 +6,7 @@ from headrace.streams.devbroker import DevBroker
 from headrace.streams.kafka.acls import Right
 from headrace.streams.kafka.admin import LiveAdmin
 from headrace.streams.testing.memory_worker import EventLog
-from headrace.streams.worker.retention import keep_offsets_every_s
+from headrace.streams.worker.retention import recommit_interval_s
 from tests.support.patience import PATIENCE_S
 
 
@@ -15,7 +15,7 @@ def test_it_is_asked_for_once_and_a_missing_right_is_named(secured: DevBroker) -
     secured.grant("keeper")
     log = EventLog()
     admin = LiveAdmin(secured.settings("keeper"), timeout_s=PATIENCE_S)
-    assert keep_offsets_every_s(admin, log) == 600
+    assert recommit_interval_s(admin, log) == 600
     (event,) = log.events
     assert event["event"] == "offsets_retention_unknown"
     assert "User:keeper lacks the right DescribeConfigs on the cluster" in event["reason"]
@@ -23,5 +23,5 @@ def test_it_is_asked_for_once_and_a_missing_right_is_named(secured: DevBroker) -
     secured.grant("keeper", [right])
     log = EventLog()
     admin = LiveAdmin(secured.settings("keeper"), timeout_s=PATIENCE_S)
-    assert keep_offsets_every_s(admin, log) == 12 * 3600
+    assert recommit_interval_s(admin, log) == 12 * 3600
     assert log.events == []
