@@ -184,12 +184,12 @@ def test_a_commit_is_wanted_where_readers_are_waited_for_and_not_an_answer(
     group = Group(counts_here=counts_here, **{"processing.guarantee": "exactly_once_v2"})
     group.splitting.moved, group.answers = True, False
     assert group.holds(read=LIMIT // 4)
-    assert not group.backlog.wants_commit(), "the answer is there before a commit is made"
+    assert not group.backlog.needs_commit(), "the answer is there before a commit is made"
     group.answers, group.end = True, LIMIT + 1
     assert group.holds(read=0)
-    assert group.backlog.wants_commit(), "nobody can read yet what it wrote"
+    assert group.backlog.needs_commit(), "nobody can read yet what it wrote"
     group.splitting.moved = False
-    assert not group.backlog.wants_commit(), "nothing is there to be committed"
+    assert not group.backlog.needs_commit(), "nothing is there to be committed"
 
 
 def test_who_waits_for_an_answer_does_not_wait_for_ever() -> None:

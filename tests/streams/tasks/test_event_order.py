@@ -10,7 +10,7 @@ from typing import Any
 from headrace import StreamsBuilder, TimeWindows, TopologyTestDriver, serdes
 from headrace.streams.kafka.protocols import TopicPartition
 from headrace.streams.plan.plan import TaskId
-from headrace.streams.tasks.event_order import PATIENCE_S, EventOrder
+from headrace.streams.tasks.event_order import STALLED_S, EventOrder
 from headrace.streams.testing.memory_worker import ManualClock
 
 LIMIT = 100
@@ -66,7 +66,7 @@ class Worker:
             clock=self.clock,
         )
 
-    def holds(self, task: Reader) -> bool:
+    def must_wait(self, task: Reader) -> bool:
         return self.order.must_wait(task)  # type: ignore[arg-type]
 
     def turn(self) -> None:
@@ -104,7 +104,7 @@ def test_nobody_waits_for_one_that_has_little_left_or_stands_still() -> None:
         worker.turn()
     worker.sparse.read += 10 * LIMIT
     assert worker.must_wait(worker.sparse)
-    worker.clock.pass_ms(int(PATIENCE_S * 1000) + 1)
+    worker.clock.pass_ms(int(STALLED_S * 1000) + 1)
     assert not worker.must_wait(worker.sparse)
     worker.dense.read += 1
     assert worker.must_wait(worker.sparse)
