@@ -204,7 +204,7 @@ class HandoverTarget:
         descriptions = describe_as(self.admin, [name for name in oldest_ms if name in windows])
         for name in descriptions:
             topic, kept_ms = windows[name], descriptions[name].retention_ms
-            newest_lost_ms = self.now_ms() - topic.kept_ms - topic.slack_ms
+            newest_lost_ms = self.now_ms() - topic.store_retention_ms - topic.slack_ms
             if kept_ms == int(FOR_EVER) or oldest_ms[name] >= newest_lost_ms:
                 continue
             try:
