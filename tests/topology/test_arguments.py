@@ -351,7 +351,7 @@ def test_a_word_that_an_argument_does_not_take_is_refused(
 
 def test_the_words_are_those_that_types_tell() -> None:
     kinds = (OffsetReset, LateMatch, Emit)
-    assert [get_args(kind) for kind in kinds] == list(arguments._WORDS.values())
+    assert [get_args(kind) for kind in kinds] == list(arguments._CHOICES.values())
 
 
 @pytest.mark.parametrize(

@@ -159,7 +159,7 @@ def test_no_cursor_is_made_for_what_is_in_memory(monkeypatch: pytest.MonkeyPatch
     side = Side("objects")
     side.rows.add("a", 0, 0)  # the number of the last record is found by a scan
     scans = 0
-    held = TimedBuffer.held
+    held = TimedBuffer.stored_range
 
     def counted(self: TimedBuffer, start: bytes, end: bytes) -> Any:
         nonlocal scans
