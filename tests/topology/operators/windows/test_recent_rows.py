@@ -159,12 +159,12 @@ def test_no_cursor_is_made_for_what_is_in_memory(monkeypatch: pytest.MonkeyPatch
     side = Side("objects")
     side.rows.add("a", 0, 0)  # the number of the last record is found by a scan
     scans = 0
-    held = TimedBuffer.stored_range
+    stored_range = TimedBuffer.stored_range
 
     def counted(self: TimedBuffer, start: bytes, end: bytes) -> Any:
         nonlocal scans
         scans += 1
-        return held(self, start, end)
+        return stored_range(self, start, end)
 
     monkeypatch.setattr(TimedBuffer, "stored_range", counted)
     monkeypatch.setattr(Buffer, "scan", None)
