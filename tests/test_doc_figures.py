@@ -69,7 +69,10 @@ FIGURES = (
         f"moved to another host more than {_WORDS[round(committed_rows.AGE_MAX_S)]}",
     ),
     ("interactive-queries", f"of more than {hot_keys.KEY_BYTES_MAX:,} bytes are ignored"),
-    ("monitoring", f"each `node.times.interval.ms`, {node_times.EVERY_S * 1000:g} by default"),
+    (
+        "monitoring",
+        f"each `node.times.interval.ms`, {node_times.SAMPLE_INTERVAL_S * 1000:g} by default",
+    ),
     ("monitoring", f"and each {snapshot_collector.EVERY_MOST_S:g} s if a report takes long"),
     ("async-io", f"it is {round(kstream.TIMEOUT.total_seconds())} seconds by default"),
     ("async-io", f"which is {client_settings.TRANSACTION_TIMEOUT_MS // 1000} seconds here"),

@@ -161,8 +161,8 @@ def restore_only_to_the_last_stable_offset(patch: pytest.MonkeyPatch) -> None:
 
 
 def _do_not_compare_members(patch: pytest.MonkeyPatch) -> None:
-    right = Membership.process_group_events
-    patch.setattr(Membership, "process_group_events", lambda self: right(self) and False)
+    right = Membership.take_new_membership
+    patch.setattr(Membership, "take_new_membership", lambda self: right(self) and False)
 
 
 @bug
@@ -237,7 +237,7 @@ def lost_partitions_dropped_without_an_abort(patch: pytest.MonkeyPatch) -> None:
     _do_not_compare_members(patch)
 
     def on_lost(self: Worker, partitions: Sequence[TopicPartition]) -> None:
-        self._notifier.release(self.tasks.ids_of(partitions))
+        self._ownership.release(self.tasks.ids_of(partitions))
 
     patch.setattr(Worker, "on_lost", on_lost)
 

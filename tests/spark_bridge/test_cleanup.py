@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from structlog.testing import capture_logs
 
-from headrace.spark_bridge.cleanup import and_then
+from headrace.spark_bridge.cleanup import cleanup_after
 from headrace.streams.errors import FatalClientError
 
 
@@ -23,16 +23,16 @@ def test_the_first_error_is_raised_and_all_calls_are_made(
     first: type[BaseException], quietly: bool
 ) -> None:
     made: list[int] = []
-    with pytest.raises(first), and_then(fail, lambda: made.append(1), fail, quietly=quietly):
+    with pytest.raises(first), cleanup_after(fail, lambda: made.append(1), fail, quietly=quietly):
         raise first
     assert made == [1]
 
 
 def test_without_one_the_first_of_the_calls_is_raised_unless_nothing_depends_on_it() -> None:
     made: list[int] = []
-    with pytest.raises(Gone), and_then(fail, lambda: made.append(1)):
+    with pytest.raises(Gone), cleanup_after(fail, lambda: made.append(1)):
         pass
-    with and_then(fail, lambda: made.append(2), quietly=True):
+    with cleanup_after(fail, lambda: made.append(2), quietly=True):
         pass
     assert made == [1, 2]
 
@@ -45,7 +45,7 @@ def test_what_is_said_of_it_quotes_no_record(error: Exception, said: str) -> Non
     def close() -> None:
         raise error
 
-    with capture_logs() as logs, and_then(close, quietly=True):
+    with capture_logs() as logs, cleanup_after(close, quietly=True):
         pass
     (entry,) = logs
     assert entry["event"] == "cleanup_failed"

@@ -14,7 +14,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from headrace.spark_bridge.cleanup import and_then
+from headrace.spark_bridge.cleanup import cleanup_after
 from headrace.spark_bridge.errors import CannotBackfillError
 from headrace.spark_bridge.executor_errors import explained_results
 from headrace.spark_bridge.history.archive_checks import Cutover, Source, Times
@@ -25,7 +25,7 @@ from headrace.streams.config.config import StreamsConfig
 from headrace.topology.topology import Topology
 
 if TYPE_CHECKING:
-    from headrace.spark_bridge.handover.handover import Request
+    from headrace.spark_bridge.handover.handover import HandoverRequest
     from headrace.spark_bridge.plan.plan import BackfillPlan
     from headrace.spark_bridge.stages import Computation
 
@@ -92,7 +92,7 @@ def backfill(
     _check_choices(order=(order, OrderChoice), times=(times, Times))
     id = id or new_id()  # noqa: A001
     request = None if dry_run else _request(topology, settings, outputs, reset=reset)
-    plan, in_parts, report = (None, False, None) if request is None else _earlier(request, id)
+    plan, is_partitioned, report = (None, False, None) if request is None else _earlier(request, id)
     if report is None:
         from headrace.spark_bridge.stages import compute
 
@@ -102,7 +102,7 @@ def backfill(
         )  # fmt: skip
         report = Report(computed.plan)
         if request is not None:
-            report = _finish(computed, request, handover, on_stage, is_new=not in_parts)
+            report = _finish(computed, request, handover, on_stage, is_new=not is_partitioned)
     return replace(report, seconds=time.monotonic() - begun)
 
 
@@ -125,36 +125,38 @@ def _request(
     outputs: Outputs,
     *,
     reset: bool,
-) -> Request:
-    from headrace.spark_bridge.handover.handover import Request
+) -> HandoverRequest:
+    from headrace.spark_bridge.handover.handover import HandoverRequest
     from headrace.spark_bridge.handover.target import HandoverTarget
     from headrace.spark_bridge.plan.job import CompiledApplication
 
     target = HandoverTarget.live(CompiledApplication.of(topology, settings))
-    return Request(target=target, outputs=outputs, reset=reset)
+    return HandoverRequest(target=target, outputs=outputs, reset=reset)
 
 
-def _earlier(request: Request, backfill_id: str) -> tuple[BackfillPlan | None, bool, Report | None]:
+def _earlier(
+    request: HandoverRequest, backfill_id: str
+) -> tuple[BackfillPlan | None, bool, Report | None]:
     """Find an earlier attempt, and finish it if no Spark job is left to run.
 
     Returns:
         Its plan, whether its handover is partitioned, and its report if it is finished.
     """
-    from headrace.spark_bridge.handover.handover import find, finish
+    from headrace.spark_bridge.handover.handover import find_earlier_attempt, finish
 
-    found = find(backfill_id, request.target)
+    found = find_earlier_attempt(backfill_id, request.target)
     report = None
     if found.plan is not None and found.is_done:
         report = Report(found.plan)
-    elif found.plan is not None and found.in_parts:
+    elif found.plan is not None and found.is_partitioned:
         handed = finish(found.plan, request)
         report = None if handed is None else Report(found.plan, handover=handed)
-    return found.plan, found.in_parts, report
+    return found.plan, found.is_partitioned, report
 
 
 def _finish(
     computed: Computation,
-    request: Request,
+    request: HandoverRequest,
     handover: Handover,
     on_stage: Callable[[StageReport], None] | None,
     *,
@@ -162,7 +164,7 @@ def _finish(
 ) -> Report:
     from headrace.spark_bridge.handover.handover import check_target, hand_over
 
-    with and_then(computed.release, quietly=True):
+    with cleanup_after(computed.release, quietly=True):
         if is_new:
             check_target(request, computed.plan)
         stages = computed.run(on_stage)

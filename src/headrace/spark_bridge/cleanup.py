@@ -10,7 +10,7 @@ from headrace.streams.tasks.failures import describe_failure
 
 
 @contextmanager
-def and_then(*calls: Callable[[], object], quietly: bool = False) -> Iterator[None]:
+def cleanup_after(*calls: Callable[[], object], quietly: bool = False) -> Iterator[None]:
     """Run the block, then every cleanup call, and raise the first error.
 
     Errors after the first one are logged.
@@ -18,7 +18,7 @@ def and_then(*calls: Callable[[], object], quietly: bool = False) -> Iterator[No
     Args:
         quietly: log the errors of all cleanup calls instead of raising them.
 
-    >>> with and_then(lambda: 1 / 0):
+    >>> with cleanup_after(lambda: 1 / 0):
     ...     raise KeyError("the cause")
     Traceback (most recent call last):
         ...

@@ -26,7 +26,7 @@ _MISSING_MODULE = re.compile(r"^ModuleNotFoundError: No module named '([^']+)'",
 
 
 @contextmanager
-def sealed(*, full: bool) -> Iterator[None]:
+def without_record_texts(*, full: bool) -> Iterator[None]:
     """Remove text that may quote a record from errors that leave the block.
 
     Args:
@@ -37,12 +37,12 @@ def sealed(*, full: bool) -> Iterator[None]:
         BackfillError: in place of any other error.
 
     Examples:
-        >>> with sealed(full=False):
+        >>> with without_record_texts(full=False):
         ...     int("a value")
         Traceback (most recent call last):
             ...
         headrace.spark_bridge.errors.BackfillError: ValueError (set log.errors=full to have its \
-text) at <doctest headrace.spark_bridge.executor_errors.sealed[0]>:2 <module>
+text) at <doctest headrace.spark_bridge.executor_errors.without_record_texts[0]>:2 <module>
     """
     try:
         yield

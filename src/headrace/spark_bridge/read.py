@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from headrace.spark_bridge.cleanup import and_then
+from headrace.spark_bridge.cleanup import cleanup_after
 from headrace.spark_bridge.errors import BackfillError
 from headrace.streams.config.config import StreamsConfig
 from headrace.streams.kafka.clients import BrokerState
@@ -116,7 +116,7 @@ def read_range(
         return
     clock = clock or SystemClock()
     consumer = open_consumer()
-    with and_then(lambda: consumer.close(leave=False), quietly=True):
+    with cleanup_after(lambda: consumer.close(leave=False), quietly=True):
         consumer.add({tp: start})
         reached, last_s = start, clock.monotonic_s()
         while reached < end:

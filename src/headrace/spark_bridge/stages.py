@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Any
 
-from headrace.spark_bridge.cleanup import and_then
+from headrace.spark_bridge.cleanup import cleanup_after
 from headrace.spark_bridge.errors import CannotBackfillError
 from headrace.spark_bridge.executor_errors import executor_error
 from headrace.spark_bridge.history.archive_checks import Cutover, Source, Times
@@ -89,7 +89,7 @@ class Computation:
     def release(self) -> None:
         """Remove persisted frames from the executors' disks."""
         frames = (*self.frames.values(), *self.archives)
-        with and_then(*[frame.unpersist for frame in frames]):
+        with cleanup_after(*[frame.unpersist for frame in frames]):
             pass
 
 

@@ -41,7 +41,7 @@ class Names:
     def node(self, prefix: str, given_name: str | None = None) -> str:
         """Return the given name, or `prefix` with the next number; both use up a number."""
         generated = self._numbered(prefix)
-        return generated if given_name is None else legal(given_name)
+        return generated if given_name is None else require_legal_name(given_name)
 
     def store(self, prefix: str) -> str:
         return self._numbered(f"{prefix}STATE-STORE-")
@@ -76,7 +76,7 @@ def _is_legal(name: str) -> bool:
     return _LEGAL.fullmatch(name) is not None and name not in (".", "..")
 
 
-def legal(name: str, what: str = "name") -> str:
+def require_legal_name(name: str, what: str = "name") -> str:
     """Return `name` if it is a legal topic name, or raise."""
     if not isinstance(name, str):
         raise TopologyError(f"{what} must be a str, not {type_of(name)}")
@@ -102,7 +102,7 @@ def legal_topics(topics: str | Iterable[str], step: str) -> tuple[str, ...]:
     if not names:
         raise TopologyError(f"{step} requires the name of a topic")
     for name in names:
-        legal(name, "topic")
+        require_legal_name(name, "topic")
         if names.count(name) > 1:
             raise TopologyError(f"topic {name!r} is given twice to the same {step}; name it once")
     return names

@@ -22,7 +22,7 @@ from headrace.topology.graph.graph import (
     SourceNode,
     TableSource,
 )
-from headrace.topology.naming import legal, legal_topics
+from headrace.topology.naming import legal_topics, require_legal_name
 from headrace.topology.operators.process import ProcessorSpec, processor_supplier
 from headrace.topology.processors.store_wrappers import KeyValueStore, ReadOnlyKeyValueStore
 from headrace.topology.processors.stores import StoreBuilder, store_names, with_stores
@@ -153,7 +153,7 @@ class Topology(Graph):
                     "parent, because a topic is read only once"
                 )
         source = SourceNode(
-            legal(name),
+            require_legal_name(name),
             topics=names,
             key=key,
             value=value,
@@ -185,7 +185,7 @@ class Topology(Graph):
         processor = processor_supplier(supplier)
         builders = (*stores, *processor.stores)
         node = OperatorNode(
-            legal(name),
+            require_legal_name(name),
             self._known(name, parents),
             spec=ProcessorSpec(processor.supplier),
             uses=store_names(builders),
@@ -215,9 +215,11 @@ class Topology(Graph):
             >>> Topology().add_source("read", "in").add_sink("write", "out", "read").nodes[-1].topic
             'out'
         """
-        target = topic if callable(topic) else legal(topic, "topic")
+        target = topic if callable(topic) else require_legal_name(topic, "topic")
         above = self._known(name, parents)
-        return self._with(Sink(legal(name), above, target, key, value, partitioner=partitioner))
+        return self._with(
+            Sink(require_legal_name(name), above, target, key, value, partitioner=partitioner)
+        )
 
     def add_state_store(self, store: StoreBuilder[Any], *processors: str) -> Topology:
         """Add a store, created by `Stores`, and connect processors to it by their nodes' names.
@@ -290,7 +292,7 @@ class Topology(Graph):
                 f"two stores are named {store.name!r}{at_lines(lines, 'store', store.name)}; "
                 "give either store another name"
             )
-        node = TableSource(legal(processor), (source,), store.name)
+        node = TableSource(require_legal_name(processor), (source,), store.name)
         return replace(read, stores=(*read.stores, rows), lines=lines)._with(node)
 
     def connect_processor_and_state_stores(self, processor: str, *stores: str) -> Topology:

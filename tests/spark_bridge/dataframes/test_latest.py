@@ -9,8 +9,8 @@ from headrace.spark_bridge.dataframes.topic_rows import (
     LatestRow,
     Version,
     latest,
-    not_expired,
     versions,
+    without_expired,
 )
 from headrace.state.layout import is_deletion, key_and_time
 from headrace.state.memory import MemoryTaskState
@@ -59,9 +59,9 @@ def test_records_without_a_key_are_passed_over() -> None:
 
 def test_windows_past_their_retention_are_left_out() -> None:
     rows = [LatestRow(bytes([time]), b"", 0, 0) for time in (10, 40, 50)]
-    assert [row.key[0] for row in not_expired(rows, lambda key: key[0], 20)] == [40, 50]
-    assert len(not_expired(rows, lambda key: key[0], None)) == 3
-    assert not_expired([], lambda key: key[0], 20) == []
+    assert [row.key[0] for row in without_expired(rows, lambda key: key[0], 20)] == [40, 50]
+    assert len(without_expired(rows, lambda key: key[0], None)) == 3
+    assert without_expired([], lambda key: key[0], 20) == []
 
 
 def test_versions_hold_from_one_to_the_next() -> None:

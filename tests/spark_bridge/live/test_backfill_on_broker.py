@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from headrace.spark_bridge import CannotBackfillError, backfill
-from headrace.spark_bridge.handover.handover import HandOverReport
+from headrace.spark_bridge.handover.handover import HandoverReport
 from tests.spark_bridge.support.handed import Handed
 from tests.support.processes import AppProcess
 from tests.support.topics import Topics
@@ -29,7 +29,7 @@ def test_a_backfill_is_handed_over_and_the_application_goes_on(
 ) -> None:
     """Little is handed over by the driver where nobody says how."""
     report = backfill(handed.topology, handed.settings, spark=spark, handover=handover, id="bf-1")
-    assert isinstance(report.handover, HandOverReport)
+    assert isinstance(report.handover, HandoverReport)
     assert report.handover.how == ("driver" if handover == "auto" else "partitioned")
     assert report.keys == len(handed.words)
     assert report.outputs == sum(handed.words.values()) == report.handover.counts.sink

@@ -51,15 +51,15 @@ def test_large_rows_go_to_spark_in_batches_that_stay_small(topic: str) -> None:
 def test_rows_become_columns_before_they_fill_the_memory(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(outputs, "BATCH_BYTES", 100_000)
+    monkeypatch.setattr(outputs, "BUFFERED_BYTES_MAX", 100_000)
     taken: list[int] = []
-    real = outputs.MadeRows.packs
+    real = outputs.OutputRows.packs
 
-    def noted(rows: outputs.MadeRows, *arguments: object) -> object:
+    def noted(rows: outputs.OutputRows, *arguments: object) -> object:
         taken.append(len(rows.rows))
         return real(rows, *arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(outputs.MadeRows, "packs", noted)
+    monkeypatch.setattr(outputs.OutputRows, "packs", noted)
     made = make()
     send = made.sender(TASK)
     large = b"x" * 9_900
@@ -74,7 +74,7 @@ def test_rows_become_columns_before_they_fill_the_memory(
 def test_the_effects_of_one_record_stay_in_order_over_a_border(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(outputs, "BATCH_BYTES", 1000)
+    monkeypatch.setattr(outputs, "BUFFERED_BYTES_MAX", 1000)
     made = make()
     send = made.sender(TASK)
     for number in range(3):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from headrace.spark_bridge.records.results import heap_bytes, in_parts, part_bytes
+from headrace.spark_bridge.records.results import heap_bytes, part_bytes, split_packs
 
 
 def test_a_large_partition_is_cut_and_keeps_its_order(spark: Any) -> None:
@@ -14,7 +14,7 @@ def test_a_large_partition_is_cut_and_keeps_its_order(spark: Any) -> None:
     ids = spark.range(0, 90, 1, 3)  # three partitions of thirty rows
     packs = ids.withColumn("data", F.repeat(F.lit("x"), (F.col("id") % 7).cast("int")))
     packs = packs.persist(StorageLevel.DISK_ONLY)
-    cut = in_parts(packs, 20)
+    cut = split_packs(packs, 20)
     sizes = cut.groupBy(F.spark_partition_id()).agg(F.sum(F.length("data"))).collect()
     assert len(sizes) > 10
     assert max(size for _, size in sizes) <= 20

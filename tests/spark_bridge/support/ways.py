@@ -7,7 +7,7 @@ from typing import Any
 from headrace.spark_bridge.handover import handover
 from headrace.spark_bridge.handover import handover as driver
 from headrace.spark_bridge.handover import handover as partitioned
-from headrace.spark_bridge.handover.handover import BackfillState, HandOverReport, Request
+from headrace.spark_bridge.handover.handover import BackfillState, HandoverReport, HandoverRequest
 from headrace.spark_bridge.handover.target import HandoverTarget
 from headrace.spark_bridge.handover.units import HandoverUnit, RowSummary
 from headrace.spark_bridge.handover.worker import UnitProbe, WriteUnit, no_unit_probe
@@ -17,8 +17,8 @@ from headrace.spark_bridge.plan.plan import BackfillPlan
 
 def _request(
     application: CompiledApplication, target: HandoverTarget | None = None, **asked: Any
-) -> Request:
-    return Request(target=target or HandoverTarget.live(application), **asked)
+) -> HandoverRequest:
+    return HandoverRequest(target=target or HandoverTarget.live(application), **asked)
 
 
 def hand_over_by_driver(
@@ -27,7 +27,7 @@ def hand_over_by_driver(
     *,
     summary: RowSummary | None = None,
     **asked: Any,
-) -> HandOverReport:
+) -> HandoverReport:
     return driver.hand_over_by_driver(
         results, _request(application, **asked), summary or RowSummary.of(results)
     )
@@ -39,7 +39,7 @@ def hand_over_partitioned(
     *,
     summary: RowSummary | None = None,
     **asked: Any,
-) -> HandOverReport:
+) -> HandoverReport:
     return partitioned.hand_over_partitioned(
         results, _request(application, **asked), summary or RowSummary.of(results)
     )
@@ -47,7 +47,7 @@ def hand_over_partitioned(
 
 def finish_partitioned(
     application: CompiledApplication, plan: BackfillPlan, **asked: Any
-) -> HandOverReport:
+) -> HandoverReport:
     return partitioned.finish_partitioned(plan, _request(application, **asked))
 
 
@@ -64,7 +64,7 @@ def check_target(application: CompiledApplication, plan: BackfillPlan, **asked: 
 def find(
     application: CompiledApplication, backfill_id: str, *, target: HandoverTarget | None = None
 ) -> BackfillState:
-    return handover.find(backfill_id, target or HandoverTarget.live(application))
+    return handover.find_earlier_attempt(backfill_id, target or HandoverTarget.live(application))
 
 
 def unit_writer(
@@ -76,5 +76,5 @@ def unit_writer(
     reset: bool,
     probe: UnitProbe = no_unit_probe,
 ) -> WriteUnit:
-    request = Request(target=target, reset=reset, unit_probe=probe)
+    request = HandoverRequest(target=target, reset=reset, unit_probe=probe)
     return partitioned.unit_writer(request, head, plan, units)

@@ -107,7 +107,7 @@ def test_nobody_looks_where_it_is_switched_off() -> None:
 
 
 def test_a_line_of_the_library_is_the_nodes_own() -> None:
-    from headrace.streams.metrics.node_times import _HERE, _is_users
+    from headrace.streams.metrics.node_times import _PACKAGE_DIR, _is_user_code
 
     def frame(file: str) -> Any:
         code = compile("import sys; found = sys._getframe()", file, "exec")
@@ -115,18 +115,18 @@ def test_a_line_of_the_library_is_the_nodes_own() -> None:
         exec(code, names)
         return names["found"]
 
-    ours, users = frame(_HERE + "topology/serdes/x.py"), frame("/home/me/app.py")
+    ours, users = frame(_PACKAGE_DIR + "topology/serdes/x.py"), frame("/home/me/app.py")
     library = frame(json.__file__)
     made = frame("<string>")
-    assert not _is_users([])
-    assert not _is_users([ours])
-    assert not _is_users([ours, library])
-    assert not _is_users([ours, made])
-    assert _is_users([users])
-    assert _is_users([library])
-    assert _is_users([made])
-    assert _is_users([ours, users, library])
-    assert _is_users([ours, made, users])
+    assert not _is_user_code([])
+    assert not _is_user_code([ours])
+    assert not _is_user_code([ours, library])
+    assert not _is_user_code([ours, made])
+    assert _is_user_code([users])
+    assert _is_user_code([library])
+    assert _is_user_code([made])
+    assert _is_user_code([ours, users, library])
+    assert _is_user_code([ours, made, users])
 
 
 def test_a_frame_between_two_lines_is_of_no_node() -> None:

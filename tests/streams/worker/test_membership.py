@@ -91,7 +91,7 @@ class Bench:
         """Join, and hear of an assignment."""
         self.answers = list(answers) or [ALL]
         self.membership.join(["in"], LISTENER)
-        self.membership.assigned()
+        self.membership.record_assignment()
         self.consumer.calls.clear()
 
     def turns(self, count: int = 10) -> list[str]:
@@ -110,7 +110,7 @@ def bench() -> Bench:
 
 def test_commits_go_under_the_present_generation(bench: Bench) -> None:
     """It begins before its callbacks come, and takes the place of the one before at once."""
-    bench.membership.process_group_events()
+    bench.membership.take_new_membership()
     assert [bench.membership.metadata() for _ in range(3)] == [2, 3, 4]
 
 
@@ -119,14 +119,14 @@ def test_commits_go_under_the_membership_of_the_last_callback(bench: Bench) -> N
     heard = []
     for name, later in (("member-1", ""), ("member-2", "another"), ("member-3", "member-1")):
         bench.consumer.name = name
-        bench.membership.process_group_events()
+        bench.membership.take_new_membership()
         bench.consumer.name = later
         heard.append(bench.membership.metadata())
     assert heard == [1, 3, 5], "those of the callbacks; each question finds another"
 
 
 def test_a_member_that_is_given_up_while_it_is_asked_commits_as_before(bench: Bench) -> None:
-    bench.membership.process_group_events()
+    bench.membership.take_new_membership()
     heard = bench.membership.metadata()
 
     def given_up() -> int:
@@ -138,10 +138,10 @@ def test_a_member_that_is_given_up_while_it_is_asked_commits_as_before(bench: Be
 
 
 def test_the_last_callbacks_of_a_client_that_closes_change_no_membership(bench: Bench) -> None:
-    bench.membership.process_group_events()
+    bench.membership.take_new_membership()
     heard = bench.membership.metadata()
     bench.consumer.name, bench.consumer.generations = "", itertools.repeat(None)
-    assert not bench.membership.process_group_events()
+    assert not bench.membership.take_new_membership()
     assert bench.membership.metadata() == heard
 
 
@@ -150,7 +150,7 @@ def test_each_generation_is_taken_part_in_at_once(bench: Bench) -> None:
     bench.joined()
     bench.turns(3)
     assert bench.consumer.touched.count("trigger_rejoin") == 1
-    bench.membership.assigned()
+    bench.membership.record_assignment()
     bench.turns(3)
     assert bench.consumer.touched.count("trigger_rejoin") == 2
 
@@ -167,7 +167,7 @@ def test_another_name_of_the_member_is_another_membership(bench: Bench) -> None:
     said = []
     for name in ("member-1", "member-1", "member-2", "member-2"):
         bench.consumer.name = name
-        said.append(bench.membership.process_group_events())
+        said.append(bench.membership.take_new_membership())
     assert said == [False, False, True, False]
 
 
@@ -207,7 +207,7 @@ def test_more_assignments_do_not_put_the_look_off(bench: Bench) -> None:
     bench.joined()
     for _ in range(4):
         bench.clock.sleep(CHECK_AFTER_S / 2)
-        bench.membership.assigned()
+        bench.membership.record_assignment()
         bench.membership.turn()
     bench.membership.turn()
     assert bench.looks == 1
@@ -218,7 +218,7 @@ def test_a_new_client_looks_again(bench: Bench) -> None:
     bench.turns()
     bench.membership.replace(FENCED)
     assert bench.turns() == ["rejoin"]
-    bench.membership.assigned()
+    bench.membership.record_assignment()
     bench.turns()
     assert bench.looks == 2
 
@@ -226,13 +226,13 @@ def test_a_new_client_looks_again(bench: Bench) -> None:
 def test_a_client_that_has_joined_again_by_itself_looks_again(bench: Bench) -> None:
     """As after a poll that came too late: nobody calls for it, it bears another name."""
     bench.joined()
-    bench.membership.process_group_events()
+    bench.membership.take_new_membership()
     bench.turns()
     assert bench.looks == 1
     bench.consumer.name = "member-2"
-    assert bench.membership.process_group_events()
+    assert bench.membership.take_new_membership()
     bench.answers = [frozenset({HERE}), frozenset({HERE}), ALL]
-    bench.membership.assigned()
+    bench.membership.record_assignment()
     assert bench.turns() == ["ask_for_rebalance"]
 
 
@@ -285,5 +285,5 @@ def test_the_first_partitions_are_looked_for_often_and_not_for_ever(bench: Bench
     bench.turns(int(JOINING_S))
     assert bench.membership.poll_max_s == math.inf, "there may be none for this worker"
     bench.membership.join(["in"], LISTENER)
-    bench.membership.assigned()
+    bench.membership.record_assignment()
     assert bench.membership.poll_max_s == math.inf

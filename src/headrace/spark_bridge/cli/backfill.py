@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from headrace.spark_bridge.cleanup import and_then
+from headrace.spark_bridge.cleanup import cleanup_after
 from headrace.spark_bridge.errors import BackfillError, CannotBackfillError, SparkMissingError
 from headrace.streams.cli.options import cli_errors, load, settings_option, target_argument
 from headrace.streams.kafka.protocols import TopicPartition
@@ -501,7 +501,7 @@ def _spark(
     here = master.startswith("local[") or master == "local"
     modules = {k: v for k, v in modules.items() if k not in own} | ({} if here else own)
     with (
-        and_then(spark.stop, quietly=True),
+        cleanup_after(spark.stop, quietly=True),
         tempfile.TemporaryDirectory(prefix="headrace-project-") as scratch,
     ):
         if modules:

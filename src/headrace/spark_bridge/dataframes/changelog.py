@@ -91,7 +91,7 @@ def read_store(
         found.store.spec,
     )
     ranges = fixed_ranges(config, found.topic, to_commits=found.rows is not None)
-    changed = None if found.rows is None else _Changed(found.rows)
+    changed = None if found.rows is None else _ToTableRows(found.rows)
     return _frame(spark, ranges, form, config, changed)
 
 
@@ -255,7 +255,7 @@ def _arrow_type(spark: SparkSession, kind: str) -> Any:
     return to_arrow_type(DataType.fromDDL(kind))
 
 
-class _Changed:
+class _ToTableRows:
     """Function that converts records of a source topic to rows of the table read from it."""
 
     def __init__(self, rows: SourceRows) -> None:

@@ -1,4 +1,9 @@
-"""Reader of topic partitions in Spark's Python workers, as decoded Arrow columns."""
+"""Reader of topic partitions in Spark's Python workers, as decoded Arrow columns.
+
+First the rows of a changelog partition: the last row of each key (`latest`), or all versions of it
+(`versions`). Then the reader: `PartitionRange` is its part of a topic, `RowFormat` decodes rows
+into columns, and `TopicRows` runs in the worker.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +18,7 @@ import pyarrow as pa
 
 from headrace.spark_bridge.dataframes.columns import Column, times
 from headrace.spark_bridge.errors import ReadError
-from headrace.spark_bridge.executor_errors import sealed
+from headrace.spark_bridge.executor_errors import without_record_texts
 from headrace.spark_bridge.read import OpenConsumer, consumer_opener, read_range
 from headrace.spark_bridge.records.packs import HEADERS, TIMESTAMP, schema_ddl
 from headrace.state.spec import StoreSpec
@@ -24,7 +29,7 @@ from headrace.streams.kafka.protocols import ReceivedMessage, TopicPartition
 from headrace.streams.plan.topics import describe_as
 from headrace.topology.graph.graph import AnySerde
 
-# The final state of a changelog partition: exactly the last row of each key.
+# Rows of a changelog partition. Its final state is exactly the last row of each key.
 #
 # All records of a key are in one partition, so no shuffle is needed. The last rows of a partition
 # are held in memory.
@@ -68,7 +73,7 @@ def latest(batches: Batches) -> list[LatestRow]:
     return [LatestRow(key, *found) for key, found in last.items()]
 
 
-def not_expired(
+def without_expired(
     rows: Sequence[LatestRow], time_of: Callable[[bytes], int], retention_ms: int | None
 ) -> list[LatestRow]:
     """Remove windows that the store has expired but the topic still has."""
@@ -94,6 +99,9 @@ def versions(batches: Batches, retention_ms: int | None) -> Iterator[Version]:
             value, offset = found[key, start]
             if value is not None and (end is None or end > horizon):
                 yield Version(key, value, start, end, offset)
+
+
+# The reader of partition ranges, and the columns of its batches.
 
 
 BATCH_ROWS = 10_000
@@ -220,7 +228,7 @@ class RowFormat:
         time_of = None if self.spec is None else self.spec.rows.time_of
         if time_of is None or self.spec is None:
             return rows
-        return not_expired(rows, time_of, self.spec.retention_ms)
+        return without_expired(rows, time_of, self.spec.retention_ms)
 
     def _batch(self, tp: TopicPartition, rows: list[Any]) -> Any:
         more: list[Any] = []
@@ -280,7 +288,7 @@ class TopicRows:
 
     def rows(self, one: PartitionRange, open_consumer: OpenConsumer) -> Iterator[Any]:
         timeout_s = self._config.task_timeout_ms / 1000
-        with sealed(full=self._config.log_errors == "full"):
+        with without_record_texts(full=self._config.log_errors == "full"):
             found: Iterator[Any] = read_range(
                 open_consumer, one.tp, one.start, one.end, timeout_s=timeout_s
             )

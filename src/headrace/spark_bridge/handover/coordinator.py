@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from headrace.spark_bridge.cleanup import and_then
+from headrace.spark_bridge.cleanup import cleanup_after
 from headrace.spark_bridge.errors import BackfillError, CannotBackfillError
 from headrace.spark_bridge.handover.notes import HandoverOptions, check_id, is_in_parts
 from headrace.spark_bridge.handover.rows import group_metadata, make_producer
@@ -148,7 +148,7 @@ class HandoverCoordinator:
 
     def renew(self) -> bool:
         """Replace the producer, which decides the last transaction; return whether it is done."""
-        with and_then(self.producer.close, quietly=True):
+        with cleanup_after(self.producer.close, quietly=True):
             pass
         self.producer = make_producer(self._settings)
         self.producer.init()

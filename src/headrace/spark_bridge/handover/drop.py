@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from headrace.spark_bridge.cleanup import and_then
+from headrace.spark_bridge.cleanup import cleanup_after
 from headrace.spark_bridge.errors import BackfillError
 from headrace.spark_bridge.handover.coordinator import HandoverCoordinator
 from headrace.spark_bridge.handover.notes import is_in_parts, marker_group, transactional_id
@@ -70,7 +70,7 @@ def drop_from(
     probe: Probe = no_probe,
 ) -> DropReport:
     coordinator = HandoverCoordinator(target, backfill_id, timeout_ms=CALL_TIMEOUT_MS, probe=probe)
-    with and_then(lambda: coordinator.producer.close(), quietly=True):
+    with cleanup_after(lambda: coordinator.producer.close(), quietly=True):
         coordinator.take_over()
         opened, head = coordinator.notes.open_head, coordinator.notes.head_of(backfill_id)
         if opened is None:
@@ -81,17 +81,17 @@ def drop_from(
             )
         target.refuse_members()
         plan = coordinator.notes.plan_of(opened[1])
-        in_parts = is_in_parts(opened[1])
+        is_partitioned = is_in_parts(opened[1])
         if opened[1].state == "open":
             coordinator.close_with("dropping")
         probe("drop_noted")
         deleted: tuple[str, ...] = ()
-        restarts = in_parts and _is_partly_written(target, application, plan)
+        restarts = is_partitioned and _is_partly_written(target, application, plan)
         if restarts:
             deleted = _delete(target, application, plan)
             probe("drop_deleted")
         coordinator.close_with("dropped")
-        if plan is not None and in_parts:
+        if plan is not None and is_partitioned:
             target.delete_group(marker_group(plan))
     return DropReport(backfill_id, restarts, deleted)
 
@@ -106,7 +106,7 @@ def _is_partly_written(
     for name in names:
         settings = target.producer_settings(transactional_id(plan, name), CALL_TIMEOUT_MS)
         producer = make_producer(settings)
-        with and_then(producer.close, quietly=True):
+        with cleanup_after(producer.close, quietly=True):
             producer.init()
     return bool(target.groups.committed_at(marker_group(plan), tps))
 

@@ -1,7 +1,9 @@
 """Handover of a backfill to its live application, by the driver or by the executors.
 
-The driver writes everything in a single transaction (`hand_over_by_driver`), or the executors
-write a transaction per unit, and the offsets come last (`hand_over_partitioned`).
+The parts of this file, in order: the driver writes everything in a single transaction
+(`hand_over_by_driver`); or the executors write a transaction per unit, and the offsets come last
+(`hand_over_partitioned`); and the choice between the two, which also finds what an earlier attempt
+with the same id has done (`hand_over`).
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Literal
 
-from headrace.spark_bridge.cleanup import and_then
+from headrace.spark_bridge.cleanup import cleanup_after
 from headrace.spark_bridge.errors import BackfillError, CannotBackfillError
 from headrace.spark_bridge.executor_errors import executor_error, explained_results
 from headrace.spark_bridge.handover.coordinator import HandoverCoordinator, fenced, other_is_open
@@ -50,7 +52,7 @@ from headrace.streams.plan.identity import with_changelogs, with_topic_id
 
 
 @dataclass(frozen=True, slots=True)
-class HandOverReport:
+class HandoverReport:
     """Report of a handover.
 
     Args:
@@ -67,7 +69,7 @@ class HandOverReport:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class HandoverRequest:
     """Request to hand over the results of a backfill.
 
     Args:
@@ -91,14 +93,14 @@ class Request:
 
 @contextmanager
 def _coordinated(
-    request: Request, plan: BackfillPlan, timeout_ms: int, fix: str = ""
+    request: HandoverRequest, plan: BackfillPlan, timeout_ms: int, fix: str = ""
 ) -> Iterator[HandoverCoordinator]:
     """Create the coordinator of a handover, close it after the block, and explain its fencing."""
     coordinator = HandoverCoordinator(
         request.target, plan.id, timeout_ms=timeout_ms, probe=request.probe
     )
     try:
-        with and_then(lambda: coordinator.producer.close(), quietly=True):
+        with cleanup_after(lambda: coordinator.producer.close(), quietly=True):
             yield coordinator
     except ProducerFencedError as error:
         raise fenced(plan.id, error, fix) from error
@@ -123,7 +125,9 @@ def driver_fits(summary: RowSummary, target: HandoverTarget) -> bool:
     return expected_ms(summary.rows, summary.size) <= target.transaction_timeout_ms()
 
 
-def hand_over_by_driver(results: Results, request: Request, summary: RowSummary) -> HandOverReport:
+def hand_over_by_driver(
+    results: Results, request: HandoverRequest, summary: RowSummary
+) -> HandoverReport:
     """Write everything in a single transaction; after an error, nothing is visible."""
     begun = time.monotonic()
     timeout_ms = request.target.transaction_timeout_ms()
@@ -138,10 +142,10 @@ def hand_over_by_driver(results: Results, request: Request, summary: RowSummary)
     with _coordinated(request, results.plan, timeout_ms, fix) as coordinator:
         coordinator.open(results.plan, request.options("driver"))
         counts = _OneTransaction(coordinator, request, results, summary.largest).repeat()
-    return HandOverReport("driver", counts, seconds=time.monotonic() - begun)
+    return HandoverReport("driver", counts, seconds=time.monotonic() - begun)
 
 
-def prepare_topics_for(request: Request, summary: RowSummary) -> None:
+def prepare_topics_for(request: HandoverRequest, summary: RowSummary) -> None:
     """Check that sinks keep the rows, and suspend the retention of changelogs that would not."""
     if request.with_sinks:
         request.target.refuse_short_sinks(summary.oldest("sink"))
@@ -177,7 +181,7 @@ class _OneTransaction:
     """Transaction of the driver, with retries."""
 
     coordinator: HandoverCoordinator
-    request: Request
+    request: HandoverRequest
     results: Results
     largest: int
     counts: UnitCounts = field(default_factory=UnitCounts)
@@ -257,8 +261,8 @@ class _OneTransaction:
 
 
 def hand_over_partitioned(
-    results: Results, request: Request, summary: RowSummary
-) -> HandOverReport:
+    results: Results, request: HandoverRequest, summary: RowSummary
+) -> HandoverReport:
     """Write each unit in its own transaction, then commit the offsets.
 
     The results must include all units that are not written yet.
@@ -267,12 +271,14 @@ def hand_over_partitioned(
     return _partitioned(results.plan, request, results)
 
 
-def finish_partitioned(plan: BackfillPlan, request: Request) -> HandOverReport:
+def finish_partitioned(plan: BackfillPlan, request: HandoverRequest) -> HandoverReport:
     """Commit the offsets of a plan whose units are all written, without Spark."""
     return _partitioned(plan, request, None)
 
 
-def _partitioned(plan: BackfillPlan, request: Request, results: Results | None) -> HandOverReport:
+def _partitioned(
+    plan: BackfillPlan, request: HandoverRequest, results: Results | None
+) -> HandoverReport:
     begun = time.monotonic()
     units = units_of(request.target.application, plan)
     counts = UnitCounts()
@@ -287,7 +293,7 @@ def _partitioned(plan: BackfillPlan, request: Request, results: Results | None) 
         request.probe("handover_written")
         _cut_over(coordinator, request, plan)
     found = len(units) - len(missing)
-    return HandOverReport("partitioned", counts, len(units), found, time.monotonic() - begun)
+    return HandoverReport("partitioned", counts, len(units), found, time.monotonic() - begun)
 
 
 def _markers(target: HandoverTarget, plan: BackfillPlan) -> Offsets:
@@ -303,7 +309,7 @@ def left_to_write(plan: BackfillPlan, target: HandoverTarget) -> tuple[HandoverU
 
 
 def unit_writer(
-    request: Request,
+    request: HandoverRequest,
     head: tuple[TopicPartition, BackfillNote],
     plan: BackfillPlan,
     units: tuple[HandoverUnit, ...],
@@ -343,7 +349,9 @@ def _run(results: Results, write: WriteUnit) -> UnitCounts:
     )
 
 
-def _cut_over(coordinator: HandoverCoordinator, request: Request, plan: BackfillPlan) -> None:
+def _cut_over(
+    coordinator: HandoverCoordinator, request: HandoverRequest, plan: BackfillPlan
+) -> None:
     """Commit the application's offsets, which completes a partitioned handover."""
     target = request.target
     progress = {tp: committed.metadata for tp, committed in _markers(target, plan).items()}
@@ -357,6 +365,9 @@ def _cut_over(coordinator: HandoverCoordinator, request: Request, plan: Backfill
                 f"({error}). Run it again with the same id to commit them, {DEADLINE}"
             ) from error
     target.delete_group(marker_group(plan))
+
+
+# Choice of the handover, and state of an earlier attempt.
 
 
 DRIVER_ROWS_MAX = 5_000_000
@@ -377,16 +388,16 @@ class BackfillState:
 
     Args:
         plan: plan of its earlier attempts; None without earlier attempts.
-        in_parts: whether its handover is partitioned, and must continue so.
+        is_partitioned: whether its handover is partitioned, and must continue so.
         is_done: whether its handover is complete.
     """
 
     plan: BackfillPlan | None = None
-    in_parts: bool = False
+    is_partitioned: bool = False
     is_done: bool = False
 
 
-def find(backfill_id: str, target: HandoverTarget) -> BackfillState:
+def find_earlier_attempt(backfill_id: str, target: HandoverTarget) -> BackfillState:
     """Find the earlier attempts of a backfill; raise if it cannot be continued."""
     check_id(backfill_id)
     notes = target.notes()
@@ -406,10 +417,10 @@ def find(backfill_id: str, target: HandoverTarget) -> BackfillState:
     if head.state == "open":
         refuse_other_topology(target.application, plan)
         target.refuse_other_topics(plan)
-    return BackfillState(plan, in_parts=is_in_parts(head), is_done=head.state == "done")
+    return BackfillState(plan, is_partitioned=is_in_parts(head), is_done=head.state == "done")
 
 
-def check_target(request: Request, plan: BackfillPlan) -> None:
+def check_target(request: HandoverRequest, plan: BackfillPlan) -> None:
     """Check, before Spark starts, that the application can receive a backfill."""
     target, reset = request.target, request.reset
     target.refuse_members()
@@ -417,23 +428,27 @@ def check_target(request: Request, plan: BackfillPlan) -> None:
     target.refuse_rows(plan, reset=reset)
 
 
-def finish(plan: BackfillPlan, request: Request) -> HandOverReport | None:
+def finish(plan: BackfillPlan, request: HandoverRequest) -> HandoverReport | None:
     """Complete a partitioned handover without Spark; return None if units are missing."""
     return None if left_to_write(plan, request.target) else finish_partitioned(plan, request)
 
 
-def hand_over(results: Results, request: Request, handover: Handover = "auto") -> HandOverReport:
+def hand_over(
+    results: Results, request: HandoverRequest, handover: Handover = "auto"
+) -> HandoverReport:
     """Hand over the results; "auto" chooses by size, or as an earlier attempt did."""
     with explained_results():
         summary = RowSummary.of(results)
         heap = results.heap_bytes
     if handover == "auto":
-        handover = chosen(results.plan, request.target, summary, reset=request.reset, heap=heap)
+        handover = choose_handover(
+            results.plan, request.target, summary, reset=request.reset, heap=heap
+        )
     write = hand_over_by_driver if handover == "driver" else hand_over_partitioned
     return write(results, request, summary)
 
 
-def chosen(
+def choose_handover(
     plan: BackfillPlan,
     target: HandoverTarget,
     summary: RowSummary,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from headrace.spark_bridge.cleanup import and_then
+from headrace.spark_bridge.cleanup import cleanup_after
 from headrace.spark_bridge.handover.units import UnitCounts
 from headrace.spark_bridge.read import OpenConsumer, read_range
 from headrace.streams.kafka.protocols import GroupAdminClient, GroupMetadata, TopicPartition
@@ -47,7 +47,7 @@ def group_metadata(settings: Mapping[str, Any], group: str) -> GroupMetadata:
     from headrace.streams.kafka.clients import BrokerState, new_consumer
 
     consumer = new_consumer({**settings, "group.id": group}, BrokerState())
-    with and_then(consumer.close, quietly=True):
+    with cleanup_after(consumer.close, quietly=True):
         metadata: GroupMetadata = consumer.consumer_group_metadata()
         return metadata
 

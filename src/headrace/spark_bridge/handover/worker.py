@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.spark_bridge.cleanup import and_then
+from headrace.spark_bridge.cleanup import cleanup_after
 from headrace.spark_bridge.errors import BackfillError
 from headrace.spark_bridge.handover.notes import marker_group, transactional_id
 from headrace.spark_bridge.handover.rows import (
@@ -169,7 +169,7 @@ class WriteUnit:
         identity = transactional_id(plan, unit.name)
         settings = {**self.producer, "transactional.id": identity}
         producer = make_producer(settings)
-        with and_then(producer.close, quietly=True):
+        with cleanup_after(producer.close, quietly=True):
             producer.init()
             self.probe("begun", unit.name)
             if self._is_written(plan, unit):

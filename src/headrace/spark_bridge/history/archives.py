@@ -20,9 +20,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.spark_bridge.cleanup import and_then
+from headrace.spark_bridge.cleanup import cleanup_after
 from headrace.spark_bridge.errors import BackfillError, CannotBackfillError
-from headrace.spark_bridge.executor_errors import executor_error, sealed
+from headrace.spark_bridge.executor_errors import executor_error, without_record_texts
 from headrace.spark_bridge.history.archive_checks import (
     EVERYWHERE,
     ArchiveStatistics,
@@ -249,7 +249,7 @@ def numbered(
     try:
         found = [json.loads(bytes(row["data"])) for row in rows.where("kind = 'stats'").collect()]
     except BaseException:
-        with and_then(rows.unpersist, quietly=True):
+        with cleanup_after(rows.unpersist, quietly=True):
             raise
     known = {
         TopicPartition(archive.topic, one["partition"]): Archived(one["first"], one["largest"])
@@ -267,7 +267,7 @@ class _Numbered:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         application, plan = self._job.open()
-        with sealed(full=application.config.log_errors == "full"):
+        with without_record_texts(full=application.config.log_errors == "full"):
             yield from self._numbered(application, plan, batches)
 
     def _numbered(
@@ -489,7 +489,7 @@ class ArchiveSet:
             try:
                 frame, archived = numbered(archive, plan.starts, job)
             except Exception as error:
-                with and_then(*[frame.unpersist for frame in frames], quietly=True):
+                with cleanup_after(*[frame.unpersist for frame in frames], quietly=True):
                     raise _unreadable(archive.topic, error) from error
             frames.append(frame)
             known.update(archived)

@@ -95,7 +95,7 @@ class BackfillPlan:
             format=FORMAT,
             application=self.application_id,
             id=self.id,
-            now=self.now_ms,
+            now_ms=self.now_ms,
             stages=self.stages,
             partitions=dict(self.partitions),
             inputs=_by_topic({tp: (self.starts[tp], end) for tp, end in self.ends.items()}),
@@ -103,8 +103,8 @@ class BackfillPlan:
                 {tp: (self.global_starts[tp], end) for tp, end in self.global_ends.items()}
             ),
             archived=self.archived,
-            rows=None if self.archived_rows is None else _by_topic(self.archived_rows),
-            ids=dict(self.topic_ids),
+            archived_rows=None if self.archived_rows is None else _by_topic(self.archived_rows),
+            topic_ids=dict(self.topic_ids),
             topology=self.topology,
         )
         found: dict[str, Any] = msgspec.to_builtins(stored)
@@ -121,23 +121,26 @@ class BackfillPlan:
             stored = msgspec.convert(data, _StoredPlan)
         except msgspec.ValidationError as error:
             raise PlanFormatError("this is not the plan of a backfill") from error
-        inputs, tables = _by_partition(stored.inputs), _by_partition(stored.global_)
+        inputs, global_topics = _by_partition(stored.inputs), _by_partition(stored.global_)
         rows = None
-        if stored.rows is not None:
-            rows = {tp: ArchivedRows(*found) for tp, found in _by_partition(stored.rows).items()}
+        if stored.archived_rows is not None:
+            rows = {
+                tp: ArchivedRows(*found)
+                for tp, found in _by_partition(stored.archived_rows).items()
+            }
         return cls(
             stored.application,
             stored.id,
-            stored.now,
+            stored.now_ms,
             stored.stages,
             stored.partitions,
             starts={tp: start for tp, (start, _) in inputs.items()},
             ends={tp: end for tp, (_, end) in inputs.items()},
-            global_starts={tp: start for tp, (start, _) in tables.items()},
-            global_ends={tp: end for tp, (_, end) in tables.items()},
+            global_starts={tp: start for tp, (start, _) in global_topics.items()},
+            global_ends={tp: end for tp, (_, end) in global_topics.items()},
             archived=stored.archived,
             archived_rows=rows,
-            topic_ids=stored.ids,
+            topic_ids=stored.topic_ids,
             topology=stored.topology,
         )
 
@@ -158,19 +161,21 @@ class BackfillPlan:
 
 
 class _StoredPlan(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """Stored form of a plan. The rows of a topic begin with the partition."""
+    """Stored form of a plan. Each tuple begins with the partition, then start and end."""
 
     format: int
     application: str
     id: str
-    now: int
+    now_ms: int = msgspec.field(name="now")
     stages: tuple[tuple[int, ...], ...]
     partitions: dict[str, int]
     inputs: dict[str, list[tuple[int, int, int]]]
     global_: dict[str, list[tuple[int, int, int]]] = msgspec.field(name="global")
     archived: tuple[str, ...] = ()
-    rows: dict[str, list[tuple[int, int, int, int]]] | None = None
-    ids: dict[str, str] = {}
+    archived_rows: dict[str, list[tuple[int, int, int, int]]] | None = msgspec.field(
+        default=None, name="rows"
+    )
+    topic_ids: dict[str, str] = msgspec.field(default_factory=dict, name="ids")
     topology: str = ""
 
 

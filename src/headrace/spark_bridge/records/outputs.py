@@ -1,5 +1,8 @@
 """Outputs of the tasks of a Spark task, collected and packed.
 
+`OutputRows` packs the rows of one task by columns. `Outputs` collects what all tasks send, delivers
+`SyntheticRecord`s to tasks of the same Spark task, and yields the packs.
+
 Hot path: `send` runs for each record that a sub-topology writes.
 """
 
@@ -31,20 +34,30 @@ from headrace.streams.kafka.protocols import TopicPartition
 from headrace.streams.plan.plan import TaskId
 from headrace.topology.context.environment import Headers, Send
 
-# Rows of one task and kind, collected as tuples and packed by columns.
+# Rows of one task and kind: collected as tuples and packed by columns.
 #
-# Hot path: `MadeRows.packs` makes Arrow's columns of ten thousand rows at a time; only C code runs
-# for each row.
+# Hot path: `OutputRows.packs` makes Arrow's columns of ten thousand rows at a time; only C code
+# runs for each row.
 
 
 NO_CAUSE: Order = (-1, -1, -1)
 """The order of rows that are made before the first record."""
 
 
-class MadeRows:
+class OutputRows:
     """Buffered output rows of a task and kind."""
 
-    __slots__ = ("_causes", "_kind", "_made", "_number", "_of", "_starts", "_task", "cause", "rows")
+    __slots__ = (
+        "_causes",
+        "_kind",
+        "_number",
+        "_packed_cause",
+        "_rows_of_packed_cause",
+        "_starts",
+        "_task",
+        "cause",
+        "rows",
+    )
 
     def __init__(self, task: TaskId, kind: str) -> None:
         self._task = task
@@ -56,9 +69,9 @@ class MadeRows:
         self._causes: list[Order] = []
         self._starts: list[int] = []
         """Index of the first row of each cause."""
-        self._of: Order = NO_CAUSE
-        self._made = 0
-        """Number of rows that the last cause has in earlier packs."""
+        self._packed_cause: Order = NO_CAUSE
+        self._rows_of_packed_cause = 0
+        """Number of rows that `_packed_cause` has in earlier packs."""
 
     def begin(self, cause: Order) -> None:
         if cause != self.cause:
@@ -80,29 +93,33 @@ class MadeRows:
         if self._kind == "record":
             columns |= self._orders()
             offsets = np.asarray(columns["off"])
-            tps = _partitions(topic, partition, columns["key"], offsets, partitions)
+            partition_of = _partitions(topic, partition, columns["key"], offsets, partitions)
             records = _batch(columns, RECORD)
             for label, rows in self._by_topic(topic):
-                mine, chosen = (records, tps) if rows is None else _of(records, tps, rows)
-                made += packed_records(label, self._number, mine, chosen)
+                selected, targets = (
+                    (records, partition_of)
+                    if rows is None
+                    else _rows_of_topic(records, partition_of, rows)
+                )
+                made += packed_records(label, self._number, selected, targets)
         else:
             batch = _batch(columns, ROW)
             for label, rows in self._by_topic(topic):
-                mine = batch if rows is None else batch.take(pa.array(rows))
-                made += packed_rows(label, self._number, mine)
+                selected = batch if rows is None else batch.take(pa.array(rows))
+                made += packed_rows(label, self._number, selected)
         self._number += len(topic)
         self.rows.clear()
         return made
 
     def _by_topic(self, topics: Sequence[str]) -> Iterator[tuple[Label, Any]]:
         """Yield a label and the row indexes of each topic; None as indexes means all rows."""
-        sub, d = self._task
+        sub, partition = self._task
         if topics.count(topics[0]) == len(topics):
-            yield Label(self._kind, sub, d, topics[0]), None
+            yield Label(self._kind, sub, partition, topics[0]), None
             return
         names = np.array(topics)
         for topic in sorted(set(topics)):
-            yield Label(self._kind, sub, d, topic), np.flatnonzero(names == topic)
+            yield Label(self._kind, sub, partition, topic), np.flatnonzero(names == topic)
 
     def _orders(self) -> dict[str, Any]:
         """Return the order columns, and clear the causes; ``seq`` counts rows across packs."""
@@ -110,9 +127,9 @@ class MadeRows:
         counts = np.diff(starts, append=len(self.rows))
         causes = np.repeat(np.array(self._causes, np.int64), counts, axis=0)
         numbers = np.arange(len(self.rows)) - np.repeat(starts, counts)
-        if self._causes[0] == self._of:
-            numbers[: counts[0]] += self._made
-        self._of, self._made = self._causes[-1], int(numbers[-1]) + 1
+        if self._causes[0] == self._packed_cause:
+            numbers[: counts[0]] += self._rows_of_packed_cause
+        self._packed_cause, self._rows_of_packed_cause = self._causes[-1], int(numbers[-1]) + 1
         self.cause = None
         self._causes.clear()
         self._starts.clear()
@@ -124,8 +141,10 @@ def _batch(columns: Mapping[str, Any], schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
 
 
-def _of(records: pa.RecordBatch, tps: Any, rows: Any) -> tuple[pa.RecordBatch, Any]:
-    return records.take(pa.array(rows)), tps[rows]
+def _rows_of_topic(
+    records: pa.RecordBatch, partition_of: Any, rows: Any
+) -> tuple[pa.RecordBatch, Any]:
+    return records.take(pa.array(rows)), partition_of[rows]
 
 
 def _headers(headers: Sequence[Headers | None]) -> Any:
@@ -148,20 +167,20 @@ def _headers(headers: Sequence[Headers | None]) -> Any:
 
 def _partitions(
     topics: Sequence[str],
-    chosen: Sequence[int],
+    explicit: Sequence[int],
     keys: Any,
     offsets: Any,
     partitions: Mapping[str, int],
 ) -> Any:
     """Return the partition of each record: explicit, or else by the hash of the key."""
-    if topics.count(topics[0]) == len(topics) and chosen.count(-1) == len(chosen):
+    if topics.count(topics[0]) == len(topics) and explicit.count(-1) == len(explicit):
         return _hashed(keys, offsets, partitions[topics[0]])
-    tps = np.array(chosen, np.int32)
+    found = np.array(explicit, np.int32)
     for topic in set(topics):
-        mine = (tps == -1) & np.array([name == topic for name in topics])
-        if mine.any():
-            tps[mine] = _hashed(keys, offsets, partitions[topic])[mine]
-    return tps
+        is_hashed = (found == -1) & np.array([name == topic for name in topics])
+        if is_hashed.any():
+            found[is_hashed] = _hashed(keys, offsets, partitions[topic])[is_hashed]
+    return found
 
 
 def _hashed(keys: Any, offsets: Any, count: int) -> Any:
@@ -173,9 +192,12 @@ def _hashed(keys: Any, offsets: Any, count: int) -> Any:
     return hashed
 
 
+# Outputs of all tasks of a Spark task.
+
+
 BATCH_ROWS = 10_000
 """Number of buffered rows that triggers packing."""
-BATCH_BYTES = 16 << 20
+BUFFERED_BYTES_MAX = 16 << 20
 """Maximum size of the buffered rows: packing needs three or four copies, and Arrow's columns of
 bytes are limited to 2 GiB."""
 ROW_BYTES = 16
@@ -257,7 +279,7 @@ class Outputs:
         self._internal = frozenset(internal)
         self._delivered = frozenset(delivered)
         self._with_sinks = with_sinks
-        self._rows: dict[tuple[TaskId, str], MadeRows] = {}
+        self._rows: dict[tuple[TaskId, str], OutputRows] = {}
         self._packs: list[Pack] = []
         """Packs that have not been taken."""
         self.deliveries: deque[tuple[TopicPartition, SyntheticRecord, Order]] = deque()
@@ -267,9 +289,9 @@ class Outputs:
     def sender(self, task: TaskId) -> Send:
         internal, delivered = self._internal, self._delivered
         with_sinks = self._with_sinks
-        records = self._of(task, "record")
-        add_record, add_sink = records.rows.append, self._of(task, "sink").rows.append
-        room = BATCH_BYTES
+        records = self._output_rows(task, "record")
+        add_record, add_sink = records.rows.append, self._output_rows(task, "sink").rows.append
+        room = BUFFERED_BYTES_MAX
 
         def send(
             topic: str,
@@ -293,15 +315,15 @@ class Outputs:
                 return
             room -= ROW_BYTES + record_size(key, value, headers)
             if room < 0:
-                self._pack(1)
-                room = BATCH_BYTES
+                self._pack_rows(1)
+                room = BUFFERED_BYTES_MAX
 
         return send
 
-    def _of(self, task: TaskId, kind: str) -> MadeRows:
+    def _output_rows(self, task: TaskId, kind: str) -> OutputRows:
         rows = self._rows.get((task, kind))
         if rows is None:
-            rows = self._rows[task, kind] = MadeRows(task, kind)
+            rows = self._rows[task, kind] = OutputRows(task, kind)
         return rows
 
     def _deliver(
@@ -332,22 +354,22 @@ class Outputs:
         partition: int,
     ) -> Iterator[pa.RecordBatch]:
         """Add rows of key, value and timestamp for a partition, and yield packs as they fill."""
-        found = self._of(task, kind)
-        room = BATCH_BYTES
+        found = self._output_rows(task, kind)
+        room = BUFFERED_BYTES_MAX
         for key, value, timestamp in rows:
             found.rows.append((topic, partition, key, value, timestamp, None))
             room -= ROW_BYTES + record_size(key, value, None)
             if room < 0 or len(found.rows) >= BATCH_ROWS:
                 yield from batches_of(found.packs(self._partitions))
-                room = BATCH_BYTES
+                room = BUFFERED_BYTES_MAX
 
     def take(self, *, everything: bool = False) -> Iterator[pa.RecordBatch]:
         """Yield the full packs, or with `everything` all rows as packs."""
-        self._pack(1 if everything else BATCH_ROWS)
+        self._pack_rows(1 if everything else BATCH_ROWS)
         packs, self._packs = self._packs, []
         yield from batches_of(packs)
 
-    def _pack(self, least: int) -> None:
+    def _pack_rows(self, min_rows: int) -> None:
         for found in self._rows.values():
-            if len(found.rows) >= least:
+            if len(found.rows) >= min_rows:
                 self._packs += found.packs(self._partitions)

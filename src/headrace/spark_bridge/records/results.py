@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace.spark_bridge.executor_errors import sealed
+from headrace.spark_bridge.executor_errors import without_record_texts
 from headrace.spark_bridge.plan.plan import BackfillPlan
 from headrace.spark_bridge.records.packs import RESULT, opened
 
@@ -64,7 +64,7 @@ class Results:
         limit = part_bytes(self.heap_bytes)
         packs = self.packs
         if largest is not None and largest > limit:
-            packs = in_parts(packs, limit)
+            packs = split_packs(packs, limit)
         for pack in packs.toLocalIterator(prefetchPartitions=True):
             yield _rows_of(pack.asDict())
 
@@ -101,7 +101,7 @@ def cuts_of(sizes: Sequence[tuple[int, int]], limit: int) -> list[int]:
     return cuts
 
 
-def in_parts(packs: Any, limit: int) -> Any:
+def split_packs(packs: Any, limit: int) -> Any:
     """Repartition packs into Spark partitions of at most `limit` bytes, in the same order.
 
     `packs` must be persisted: otherwise, the cuts would not match the sizes that were measured.
@@ -126,7 +126,7 @@ class _Unpacking:
         self._work = work
 
     def __call__(self, batches: Batches) -> Batches:
-        with sealed(full=False):
+        with without_record_texts(full=False):
             yield from self._work(unpacked(batches))
 
 

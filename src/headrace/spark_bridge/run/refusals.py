@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from headrace.spark_bridge.cleanup import and_then
+from headrace.spark_bridge.cleanup import cleanup_after
 from headrace.spark_bridge.errors import CannotBackfillError, WallClockError
 from headrace.spark_bridge.plan.job import CompiledApplication
 from headrace.spark_bridge.plan.plan import BackfillPlan
@@ -85,7 +85,7 @@ def refuse_processors(application: CompiledApplication, plan: BackfillPlan) -> N
             global_views=load_global_tables(application, plan, None, log),
             now_ms=lambda: plan.now_ms,
         )
-        with and_then(task.close, task.state.close):
+        with cleanup_after(task.close, task.state.close):
             try:
                 task.begin()
             except WallClockError as error:

@@ -20,9 +20,9 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from headrace.spark_bridge.cleanup import and_then
+from headrace.spark_bridge.cleanup import cleanup_after
 from headrace.spark_bridge.errors import BackfillError, WallClockError
-from headrace.spark_bridge.executor_errors import sealed
+from headrace.spark_bridge.executor_errors import without_record_texts
 from headrace.spark_bridge.plan.job import CompiledApplication, StageJob
 from headrace.spark_bridge.plan.plan import BackfillPlan
 from headrace.spark_bridge.read import OpenConsumer, consumer_opener, read_range
@@ -71,7 +71,7 @@ class run_stage:  # noqa: N801 - called as a function
         assert context is not None, "not in a Spark task"
         application, plan = self._job.open()
         config = application.config
-        with sealed(full=config.log_errors == "full"), _collector_off():
+        with without_record_texts(full=config.log_errors == "full"), _collector_off():
             opener = consumer_opener(config, committed=config.reads_committed)
             tables, number = consumer_opener(config), context.partitionId()
             yield from StageRun(self._job, application, plan, number, opener, tables).run(batches)
@@ -147,7 +147,7 @@ class StageRun:
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Process all input, sorted packs of records for these tasks, and yield all output."""
-        with and_then(self._close):
+        with cleanup_after(self._close):
             self._global_views = load_global_tables(
                 self._application, self._plan, self._open_tables, self._log
             )
@@ -165,7 +165,7 @@ class StageRun:
     def _close(self) -> None:
         tasks = self._tasks.values()
         closes = [close for task in tasks for close in (task.close, task.state.close)]
-        with and_then(*closes, self._calls.close):
+        with cleanup_after(*closes, self._calls.close):
             pass
 
     def _begin(self, task_id: TaskId) -> None:

@@ -185,7 +185,7 @@ class Handlers:
         if handler == "fail":
             return Fail()
         if handler == "continue":
-            return self.letting_go(failure, dead_letter=True)
+            return self.skip(failure, dead_letter=True)
         assert callable(handler)
         try:
             answer = handler(failure)
@@ -201,7 +201,7 @@ class Handlers:
         right: Continue | Fail = answer
         return right
 
-    def letting_go(self, failure: Failure, *, dead_letter: bool) -> Continue:
+    def skip(self, failure: Failure, *, dead_letter: bool) -> Continue:
         """Skip a record, with a dead letter if requested and a topic is set."""
         topic = self.dead_letter_topic if dead_letter else None
         return Continue(() if topic is None else (failure.dead_letter(topic),))

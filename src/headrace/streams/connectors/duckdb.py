@@ -24,16 +24,16 @@ from headrace.streams.connectors.arrow import ArrowColumns, ArrowRows, is_alike
 from headrace.streams.connectors.locations import require_creatable
 from headrace.streams.connectors.sqlite import (
     POSITIONS,
-    asking,
     definition,
     fenced,
-    full,
-    keepers,
-    moving,
+    full_name,
     on_conflict,
+    position_update,
+    positions_query,
     positions_table,
     quoted,
     require,
+    sink_names_query,
 )
 from headrace.topology.errors import TopologyError
 from headrace.topology.external_sink import (
@@ -162,8 +162,8 @@ class DuckDbSink:
         columns = self._columns
         database.execute(positions_table("VARCHAR", "BIGINT"))
         if self._create:
-            database.execute(definition(full(columns.table), columns, _TYPES, "JSON"))
-        table, names = full(columns.table), ", ".join(map(quoted, columns.names))
+            database.execute(definition(full_name(columns.table), columns, _TYPES, "JSON"))
+        table, names = full_name(columns.table), ", ".join(map(quoted, columns.names))
         # The Arrow types in which DuckDB returns a column are those in which it takes values.
         found = database.sql(f"SELECT {names} FROM {table} LIMIT 0").to_arrow_table().schema  # noqa: S608
         known = {
@@ -227,7 +227,7 @@ class _DuckDbConnection:
         self._rows = rows
         columns = rows.columns
         names = ", ".join(map(quoted, columns.names))
-        table = full(columns.table)
+        table = full_name(columns.table)
         self._insert = f"INSERT INTO {table} ({names}) SELECT {names} FROM headrace_rows"  # noqa: S608
         if columns.key:
             self._insert += on_conflict(columns)
@@ -236,11 +236,11 @@ class _DuckDbConnection:
 
     def positions(self, source: str, partitions: Sequence[int], /) -> Mapping[int, int]:
         with self._file.opened() as database:
-            found = dict(database.execute(asking(), [self._name, source]).fetchall())
+            found = dict(database.execute(positions_query(), [self._name, source]).fetchall())
         return {partition: found[partition] for partition in partitions if partition in found}
 
     def keepers(self) -> Sequence[str]:
-        statement = keepers(full(self._rows.columns.table))
+        statement = sink_names_query(full_name(self._rows.columns.table))
         with self._file.opened() as database:
             return [name for (name,) in database.execute(statement).fetchall()]
 
@@ -263,7 +263,7 @@ class _DuckDbConnection:
             database.execute("COMMIT")
 
     def _move(self, database: Any, batch: SinkBatch) -> None:
-        if database.execute(*moving(self._name, batch)).fetchone()[0] != 1:
+        if database.execute(*position_update(self._name, batch)).fetchone()[0] != 1:
             raise fenced(batch, f"{POSITIONS} of {self._file.path}")
 
     def close(self) -> None: ...

@@ -15,17 +15,17 @@ from uuid import UUID
 from headrace.streams.connectors.sqlite import (
     KEEPERS,
     POSITIONS,
-    asking,
     definition,
     fenced,
-    full,
-    keepers,
-    moving,
+    full_name,
     on_conflict,
+    position_update,
+    positions_query,
     positions_table,
     quoted,
     require,
     require_columns,
+    sink_names_query,
 )
 from headrace.topology.errors import TopologyError, type_of
 from headrace.topology.external_sink import (
@@ -326,7 +326,7 @@ class PostgresSink:
                     _make(
                         connection,
                         self._columns.table,
-                        definition(full(self._columns.table), self._columns, _TYPES, "jsonb"),
+                        definition(full_name(self._columns.table), self._columns, _TYPES, "jsonb"),
                     )
                 _make(connection, POSITIONS, positions_table("text", "bigint"))
                 types = self._types(connection)
@@ -366,7 +366,7 @@ class PostgresSink:
             connection.execute(
                 "SELECT attname, format_type(atttypid, NULL) FROM pg_attribute "
                 "WHERE attrelid = %s::regclass AND attnum > 0 AND NOT attisdropped",
-                (full(self._columns.table),),
+                (full_name(self._columns.table),),
             ).fetchall()
         )
         require_columns(self._columns, found)
@@ -386,7 +386,7 @@ class _PostgresConnection:
         self._encoders = _encoders(types)
         self._of_key = _encoders([types[columns.names.index(name)] for name in columns.key])
         names = ", ".join(map(quoted, columns.names))
-        table = full(columns.table)
+        table = full_name(columns.table)
         self._copy = f"COPY {table} ({names}) FROM STDIN"
         # Arrays cannot be elements of an array parameter.
         self._by_row = any(kind.endswith("[]") for kind in types)
@@ -403,14 +403,14 @@ class _PostgresConnection:
     def positions(self, source: str, partitions: Sequence[int], /) -> Mapping[int, int]:
         with converted():
             rows = self._connection.execute(
-                f"{asking('%s')} AND partition = ANY(%s)",
+                f"{positions_query('%s')} AND partition = ANY(%s)",
                 (self._name, source, list(partitions)),
             )
             return dict(rows.fetchall())
 
     def keepers(self) -> Sequence[str]:
         errors = load_psycopg().errors
-        statement = keepers(full(self._columns.table))
+        statement = sink_names_query(full_name(self._columns.table))
         with converted():
             try:
                 found = self._connection.execute(statement)
@@ -532,7 +532,7 @@ class _PostgresConnection:
 
     def _move(self, cursor: Any, batch: SinkBatch) -> None:
         """Move the position, or raise if it is not expected; other writers wait for its lock."""
-        cursor.execute(*moving(self._name, batch, "%s"))
+        cursor.execute(*position_update(self._name, batch, "%s"))
         if cursor.rowcount != 1:
             raise fenced(batch)
 
@@ -553,7 +553,7 @@ def _settings(timeout_ms: int) -> Iterator[tuple[str, str]]:
 
 def _make(connection: Any, table: str, statement: str) -> None:
     """Create a table if it does not exist; an existing table requires no right to create tables."""
-    name = table if table == POSITIONS else full(table)
+    name = table if table == POSITIONS else full_name(table)
     if connection.execute("SELECT to_regclass(%s)", (name,)).fetchone()[0] is None:
         with connection.transaction():
             connection.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))

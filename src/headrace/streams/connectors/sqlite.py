@@ -48,7 +48,7 @@ def quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-def full(table: str) -> str:
+def full_name(table: str) -> str:
     """Return the quoted name of a table, which may include its schema."""
     return ".".join(quoted(part) for part in table.split("."))
 
@@ -81,7 +81,7 @@ def positions_table(text: str, number: str) -> str:
     )
 
 
-def asking(mark: str = "?") -> str:
+def positions_query(mark: str = "?") -> str:
     """Return the query of partitions and positions; its parameters are a sink name and a source."""
     return f"SELECT partition, next FROM {POSITIONS} WHERE name = {mark} AND source = {mark}"  # noqa: S608
 
@@ -90,12 +90,12 @@ KEEPERS = f"SELECT DISTINCT name FROM {POSITIONS}"  # noqa: S608
 """Query of all sink names that have positions."""
 
 
-def keepers(table: str) -> str:
+def sink_names_query(table: str) -> str:
     """Return the query of all sink names that have positions; no rows if the table is empty."""
     return f"{KEEPERS} WHERE EXISTS (SELECT 1 FROM {table})"  # noqa: S608
 
 
-def moving(name: str, batch: SinkBatch, mark: str = "?") -> tuple[str, tuple[Any, ...]]:
+def position_update(name: str, batch: SinkBatch, mark: str = "?") -> tuple[str, tuple[Any, ...]]:
     """Return a statement that changes a row only if the position is as expected."""
     key = (name, batch.source, batch.partition)
     if batch.expected is None:
@@ -262,12 +262,12 @@ class _SqliteConnection:
 
     def positions(self, source: str, partitions: Sequence[int], /) -> Mapping[int, int]:
         with _converted(self._path):
-            found = dict(self._database.execute(asking(), (self._name, source)).fetchall())
+            found = dict(self._database.execute(positions_query(), (self._name, source)).fetchall())
         self._files.require_same()
         return {partition: found[partition] for partition in partitions if partition in found}
 
     def keepers(self) -> Sequence[str]:
-        statement = keepers(quoted(self._columns.table))
+        statement = sink_names_query(quoted(self._columns.table))
         with _converted(self._path):
             return [name for (name,) in self._database.execute(statement)]
 
@@ -313,7 +313,7 @@ class _SqliteConnection:
         return None
 
     def _move(self, batch: SinkBatch) -> None:
-        if self._database.execute(*moving(self._name, batch)).rowcount != 1:
+        if self._database.execute(*position_update(self._name, batch)).rowcount != 1:
             raise fenced(batch, f"{POSITIONS} of {self._path}")
 
     def close(self) -> None:

@@ -1,6 +1,8 @@
 """Counters of a worker: updated once per batch of records and once per commit, not per record.
 
 Plain numbers that only the worker's thread changes; other threads read snapshots (see `snapshots`).
+The parts in order: `Histogram`, custom metrics of processors (`ProcessorCounters`), and the counts
+of tasks and of the worker (`TaskCounters`, `Counters`). `tasks.tasks` counts dropped records.
 
 A commit with an unknown outcome is neither committed nor aborted until one of its tasks starts
 again: the offsets at which the task starts contain the id of their commit.
@@ -110,6 +112,9 @@ class ProcessorCounters:
                 most=NUMBERS_MAX,
                 advice="further names are not counted: use few names, and no keys or values",
             )
+
+
+# Counts of tasks and of the worker.
 
 
 Began = Mapping[TaskId, "int | None"]

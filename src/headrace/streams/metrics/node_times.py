@@ -21,8 +21,8 @@ from types import FrameType
 from headrace.streams.metrics.measures import NodeKey, Times
 from headrace.topology.compile.compiler import Program
 
-EVERY_S = 0.05
-_HERE = os.path.dirname(os.path.dirname(os.path.dirname(__file__))) + os.sep
+SAMPLE_INTERVAL_S = 0.05
+_PACKAGE_DIR = os.path.dirname(os.path.dirname(os.path.dirname(__file__))) + os.sep
 _LIBRARIES = tuple(
     {path + os.sep for name, path in sysconfig.get_paths().items() if name.endswith("lib")}
 )
@@ -41,7 +41,7 @@ class NodeTimes:
         self,
         programs: Sequence[Program],
         *,
-        every_s: float = EVERY_S,
+        every_s: float = SAMPLE_INTERVAL_S,
         frames: Callable[[], Mapping[int, FrameType]] = sys._current_frames,
     ) -> None:
         self._programs = {program.filename: program for program in programs}
@@ -80,24 +80,24 @@ class NodeTimes:
 
     def sample(self, frame: FrameType | None, seconds: float, activity: str | None) -> None:
         """Add seconds to the current location of a thread; `frame` is None after its end."""
-        inward: list[FrameType] = []
+        callees: list[FrameType] = []
         while frame is not None:
             program = self._programs.get(frame.f_code.co_filename)
             if program is not None:
                 line: int | None = frame.f_lineno  # None between two lines
                 node = program.line_nodes[line - 1] if line else ""
                 if node:
-                    key = NodeKey(program.sub_topology.id, node, _is_users(inward[::-1]))
+                    key = NodeKey(program.sub_topology.id, node, _is_user_code(callees[::-1]))
                     self._nodes[key] = self._nodes.get(key, 0.0) + seconds
                     break
-            inward.append(frame)
+            callees.append(frame)
             frame = frame.f_back
         what = "process" if frame is not None else activity
         if what is not None:
             self._busy[what] = self._busy.get(what, 0.0) + seconds
 
 
-def _is_users(called: Sequence[FrameType]) -> bool:
+def _is_user_code(called: Sequence[FrameType]) -> bool:
     """Return whether called code is the user's, by the first frame outside of this library.
 
     A direct callee of the program is the user's, wherever it is installed; after a function of this
@@ -107,6 +107,6 @@ def _is_users(called: Sequence[FrameType]) -> bool:
         file = frame.f_code.co_filename
         if file.startswith("<") and depth:
             continue  # generated code: its caller determines the owner
-        if not file.startswith(_HERE):
+        if not file.startswith(_PACKAGE_DIR):
             return depth == 0 or not file.startswith(_LIBRARIES)
     return False

@@ -48,7 +48,7 @@ def changelog_config(spec: StoreSpec, additional_retention_ms: int) -> Mapping[s
     return {"cleanup.policy": "compact,delete", "retention.ms": str(retention_ms), **config}
 
 
-_ASKED_FOR = "asked for with partitions="
+_PARTITIONS_REQUESTED = "asked for with partitions="
 
 _RESET = (
     "reset the application (headrace reset deletes its internal topics and its local state and "
@@ -242,7 +242,7 @@ class _Counts:
                 self.of[name] = existing[name].partitions
         for topic in self._repartition.values():
             if topic.partitions is not None:
-                self._set_count(topic.name, topic.partitions, _ASKED_FOR)
+                self._set_count(topic.name, topic.partitions, _PARTITIONS_REQUESTED)
         self._derive(sub_topologies)
         for sub in sub_topologies:
             for group in sub.groups:
@@ -380,7 +380,7 @@ def _differences(topic: NewTopic, actual: TopicDescription) -> Iterator[str]:
 def _other_repartition(topic: NewTopic, actual: TopicDescription) -> str:
     keep = (
         f"ask for partitions={actual.partitions}"
-        if topic.because == _ASKED_FOR
+        if topic.because == _PARTITIONS_REQUESTED
         else f"put .repartition(partitions={actual.partitions}) with the same name= before it"
     )
     return (

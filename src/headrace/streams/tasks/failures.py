@@ -1,4 +1,8 @@
-"""Failure report of an application: the reason, and the user's own lines.
+"""Reports of failures: of an application that stopped, and of single records of a task.
+
+`FailureReport` describes the error that stopped an application: the reason, and the user's own
+lines. `RecordErrors` asks the handlers about a failed record, sends its dead letter, and counts and
+logs the skip.
 
 The text of an error that is not raised by this package may quote a record. It is shown only in
 interactive use, or if the setting `log.errors` allows it. Frames of this package and of libraries
@@ -176,7 +180,7 @@ def is_ours(error: BaseException) -> bool:
     return isinstance(error, _OURS)
 
 
-def is_power_of_two(count: int) -> bool:
+def is_log_worthy(count: int) -> bool:
     """Return whether to log the event with this number: early, without flooding the log."""
     return count & (count - 1) == 0
 
@@ -194,7 +198,7 @@ def _library_paths() -> list[Path]:
     return [_OWN, *(Path(place) for place in libraries)]
 
 
-# Calls of exception handlers for failed records of a task (see `headrace.streams.config.handlers`).
+# Failed records of a task: calls of exception handlers (see `headrace.streams.config.handlers`).
 #
 # Handlers are asked only about errors of a record. Errors of clients, of local state and of a
 # schema registry have reactions of their own, because skipping a record would not fix them.
@@ -205,7 +209,7 @@ _REASONS: dict[Stage, str] = {
     "processing": "the node failed",
     "production": "it cannot be written",
 }
-_ASKED_FOR = "sent to the dead letters"
+_DEAD_LETTER_REQUESTED = "sent to the dead letters"
 _INVALID_TIME = "invalid event time"
 
 
@@ -312,7 +316,7 @@ class RecordErrors:
         answered = (
             self._answer(failure, message)
             if answer is None
-            else self.handlers.letting_go(failure, dead_letter=answer == "dead_letter")
+            else self.handlers.skip(failure, dead_letter=answer == "dead_letter")
         )
         if not isinstance(answered, Continue):
             self.refuse(error, node, message)
@@ -346,13 +350,13 @@ class RecordErrors:
     def _note(self, failure: RecordFailure, answer: Continue) -> None:
         reason = _REASONS[failure.stage]
         if isinstance(failure.error, DeadLetterRequested):
-            reason = _ASKED_FOR
+            reason = _DEAD_LETTER_REQUESTED
         elif isinstance(failure.error, InvalidTimeError):
             reason = _INVALID_TIME
         self.dropped(failure.node, reason)
         kind = failure.node, failure.stage, type(user_error(failure.error)).__name__
         count = self._seen[kind] = self._seen.get(kind, 0) + 1
-        if self.log is not None and is_power_of_two(count):
+        if self.log is not None and is_log_worthy(count):
             places = self.program.called(failure.error, failure.node, likely=False)
             self.log.warning(
                 "record_skipped",
@@ -374,12 +378,12 @@ class RecordErrors:
 def _is_about_a_record(error: Exception) -> bool:
     if isinstance(error, RecordTooLargeError):
         return True
-    no_record_s = (StreamsError, StateError, RegistryError, BufferFullError, MemoryError)
-    return not isinstance(error, no_record_s)
+    unrelated = (StreamsError, StateError, RegistryError, BufferFullError, MemoryError)
+    return not isinstance(error, unrelated)
 
 
 def origin_of(message: Any) -> dict[str, Any]:
-    """Return the fields of a `FailureReport` that describe the record it is about, if any."""
+    """Return the fields of a `Failure` that describe its record; none without a record."""
     if message is None:
         return {}
     return {

@@ -37,7 +37,7 @@ from headrace.streams.kafka.protocols import (
 )
 from headrace.streams.plan.global_plan import GlobalPlan
 from headrace.streams.plan.identity import last_read
-from headrace.streams.tasks.failures import is_ours, is_power_of_two, origin_of
+from headrace.streams.tasks.failures import is_log_worthy, is_ours, origin_of
 from headrace.streams.tasks.global_state import (
     GlobalRows,
     GlobalState,
@@ -120,7 +120,7 @@ class RowErrors:
         if not isinstance(answer, Continue):
             raise _refused(plan, record, error) from error
         count = self._drop(plan.source, "it cannot be decoded")
-        if not is_power_of_two(count):
+        if not is_log_worthy(count):
             return
         self._log.warning(
             "record_skipped",
@@ -137,7 +137,7 @@ class RowErrors:
 
     def _drop(self, node: str, reason: str) -> int:
         count = self.dropped[node, reason] = self.dropped.get((node, reason), 0) + 1
-        if is_power_of_two(count):
+        if is_log_worthy(count):
             self._log.warning("records_dropped", node=node, reason=reason, count=count)
         return count
 

@@ -161,12 +161,14 @@ class RecordRun:
 
     def __iter__(self) -> Iterator[ReceivedMessage]:
         context, budget, batches = self._context, self._context.emission, self._batches
-        context.has_waited = False
+        context.run_ended_early = False
         ends_ms = context.now_ms() + RUN_MS if batches else 0
         for message in self.batch:
             self.count += 1
             yield message
-            if budget.is_spent or (batches and (context.has_waited or context.now_ms() >= ends_ms)):
+            if budget.is_spent or (
+                batches and (context.run_ended_early or context.now_ms() >= ends_ms)
+            ):
                 return
 
     def ended(self, queue: InputQueue) -> Sequence[ReceivedMessage]:
@@ -174,5 +176,5 @@ class RecordRun:
         if self.count == len(self.batch):
             return self.batch
         queue.put_back(self.batch[self.count :])
-        self._context.has_waited = True
+        self._context.run_ended_early = True
         return self.batch[: self.count]

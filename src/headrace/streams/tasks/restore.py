@@ -10,8 +10,8 @@ The last stable offset instead of the high watermark is not sufficient: the offs
 can be visible before its markers are in the changelogs. The consumer's position passes control
 records and aborted records, so the restore also ends if a changelog ends with markers.
 
-`plan_restore` decides which local rows are kept: all rows, unless they provably do not belong to
-this changelog.
+`plan_restore`, the first part of this file, decides which local rows are kept: all rows, unless
+they provably do not belong to this changelog. `Restorer`, the second part, reads the rest.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from headrace.streams.plan.progress import COMMIT_COUNT_BITS, committed_commit_i
 from headrace.streams.tasks.task import LocalRows, Task
 from headrace.streams.tasks.task_failures import corruption_of
 
-# Decision which changelog offsets must be read to complete local rows. Pure.
+# The plan of a restore: the changelog offsets that must be read to complete local rows.
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +117,9 @@ def is_of_same_worker(commit_id: int, other: int) -> bool:
     return commit_id >> COMMIT_COUNT_BITS == other >> COMMIT_COUNT_BITS
 
 
+# The restore: reads the changelogs of several tasks in slices, and writes their rows.
+
+
 Changes = list[tuple[bytes, "bytes | None", int]]
 
 SLICE_S = 0.1
@@ -169,22 +172,24 @@ class _StoreRestore:
     tp: TopicPartition
     plan: RestorePlan
     changelog: ChangelogDescription
-    since_ms: int
+    rows_time_ms: int
     """Time from which local rows may lack deletions."""
-    since_id: int
+    rows_commit_id: int
     """The commit to which the local rows belonged."""
-    asked_ms: int
+    end_requested_ms: int
     """Time at which the changelog's end offset was requested."""
     expected: LastRecord | None
     """Last record of the local rows, until it is compared with the changelog."""
     last: LastRecord | None
     """Last record in the rows."""
-    reached: int | None = None
+    applied_to: int | None = None
     """The offset after the last applied record."""
     applied: int = 0
 
     def position(self, offset: int) -> Position:
-        return Position(self.changelog.topic_id, offset, self.since_id, self.since_ms, self.last)
+        return Position(
+            self.changelog.topic_id, offset, self.rows_commit_id, self.rows_time_ms, self.last
+        )
 
     @property
     def first(self) -> int:
@@ -240,7 +245,7 @@ class Restorer:
         """Return the number of changelog offsets left to read, by task and store."""
         return {
             (restore.task.id, part.store): part.plan.end
-            - (part.plan.begin if part.reached is None else part.reached)
+            - (part.plan.begin if part.applied_to is None else part.applied_to)
             for restore in self._active
             for part in restore.open.values()
         }
@@ -301,11 +306,19 @@ class Restorer:
                 empty = Position(changelog.topic_id, changelog.end, _last_commit_id(task), now_ms)
                 task.state.write({}, {store: empty})
             return None
-        since_ms = now_ms if position is None else position.wall_ms
+        rows_time_ms = now_ms if position is None else position.wall_ms
         # During the restore, the store's rows are a mix that belongs to no commit.
-        since_id = NO_COMMIT if position is None else position.commit_id
+        rows_commit_id = NO_COMMIT if position is None else position.commit_id
         return _StoreRestore(
-            store, tp, plan, changelog, since_ms, since_id, now_ms, expected=expected, last=last
+            store,
+            tp,
+            plan,
+            changelog,
+            rows_time_ms,
+            rows_commit_id,
+            now_ms,
+            expected=expected,
+            last=last,
         )
 
     def _are_complete(self, task: Task) -> None:
@@ -461,7 +474,7 @@ class Restorer:
         if not changes:
             return
         # Records after the planned end are not in the rows.
-        part.reached = min(records[-1].offset() + 1, part.plan.end)
+        part.applied_to = min(records[-1].offset() + 1, part.plan.end)
         part.last = identify(below[-1])
         part.applied += len(changes)
         rows = restore.task.spec.layout(part.store).rows(changes)
@@ -469,7 +482,7 @@ class Restorer:
             if restore.bulk:
                 self._apply_bulk(restore, part.store, rows)
             else:
-                position = part.position(part.reached)
+                position = part.position(part.applied_to)
                 delta = list(dict(rows).items())
                 restore.task.state.write({part.store: delta}, {part.store: position})
         self._probe("records_restored")
@@ -487,7 +500,9 @@ class Restorer:
         """Make the restored rows of a bulk restore durable, and end it."""
         parts = [*restore.done.values(), *restore.open.values()]
         positions = {
-            part.store: part.position(part.reached) for part in parts if part.reached is not None
+            part.store: part.position(part.applied_to)
+            for part in parts
+            if part.applied_to is not None
         }
         restore.unflushed = 0
         with corruption_of(restore.task.id):
@@ -514,7 +529,7 @@ class Restorer:
         commit_id = committed_commit_id(task.start) or restore.commit_id
         positions = {
             store: Position(
-                part.changelog.topic_id, part.plan.end, commit_id, part.asked_ms, part.last
+                part.changelog.topic_id, part.plan.end, commit_id, part.end_requested_ms, part.last
             )
             for store, part in restore.done.items()
         }

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from headrace.streams.errors import FatalClientError, StreamsError
 from headrace.streams.kafka.protocols import Clock, CommittedOffset, Log, Offsets, TopicPartition
 from headrace.streams.plan.progress import OffsetMetadata
-from headrace.streams.tasks.failures import is_power_of_two, is_user_code
+from headrace.streams.tasks.failures import is_log_worthy, is_user_code
 from headrace.topology.external_sink import (
     ExternalSink,
     SinkBatch,
@@ -207,7 +207,7 @@ class SinkConnections:
         outage.times += 1
         outage.reason, outage.answers = str(error), False
         outage.next_s = self._clock.monotonic_s() + wait_s
-        if is_power_of_two(outage.times):
+        if is_log_worthy(outage.times):
             self._log.warning(
                 "sink_unavailable",
                 sink=node,

@@ -316,12 +316,12 @@ class Task:
             if len(waiting) > 1:
                 for tp, batch in in_order(self._queues, waiting, max_records - done):
                     done += self._run(tp, batch)
-                    if self.context.has_waited or self.context.emission.is_spent:
+                    if self.context.run_ended_early or self.context.emission.is_spent:
                         break
                 break
             batch = self._queues[waiting[0]].take(max_records - done)
             done += self._run(waiting[0], batch)
-            if self.context.has_waited:
+            if self.context.run_ended_early:
                 break
         return done
 
@@ -414,7 +414,7 @@ class Task:
 
     def needs_commit(self) -> bool:
         if self.moved or not self.is_committed:
-            return not self.context.is_held
+            return not self.context.has_collected_rows
         return any(buffer.dirty for buffer in self._buffers.values())
 
     def uncommitted_bytes(self, copies: int = 0) -> int:

@@ -5,6 +5,9 @@ ends of its changelogs, the restore, and only then its input. `advance` takes ea
 possible without blocking, so that the other tasks continue.
 
 `Tasks`, not the partition list of the client, determines the tasks that a revocation releases.
+
+Before `Tasks`, this file has its parts: the log fields of dropped records, the cluster metadata for
+the start of a task, `Backoff` for undecided committed offsets, and `OwnedTask`.
 """
 
 from __future__ import annotations
@@ -39,7 +42,7 @@ from headrace.streams.plan.progress import COMMIT_ID, OffsetMetadata
 from headrace.streams.plan.topic_plan import did_you_mean
 from headrace.streams.plan.topics import describe_twice, known_topics_alone
 from headrace.streams.tasks.background_request import BackgroundRequest
-from headrace.streams.tasks.failures import is_power_of_two
+from headrace.streams.tasks.failures import is_log_worthy
 from headrace.streams.tasks.lost_offsets import Counted, LostOffsets, effects_of
 from headrace.streams.tasks.restore import ChangelogDescription, Restorer
 from headrace.streams.tasks.sink_connections import SinkConnections, StartPosition, sink_offsets
@@ -53,7 +56,7 @@ from headrace.topology.external_sink import SinkUnavailableError
 from headrace.topology.graph.graph import OffsetReset
 from headrace.topology.processors.store import Store
 
-# Log fields of a record that is dropped without an error.
+# Log fields of records that are dropped without an error.
 
 
 _LATE = (
@@ -293,7 +296,7 @@ class OwnedTask:
 
     @property
     def reads_directly(self) -> bool:
-        """Whether it writes a topic that the application does not write to an external sink."""
+        """Whether it writes to an external sink and reads no repartition topic."""
         return self.plan.sink_node is not None and self.plan.sink_node.reads_directly
 
     @property
@@ -809,7 +812,7 @@ class Tasks:
 
     def _drop(self, owned: OwnedTask, node: str, reason: str) -> None:
         count = self.dropped[node, reason] = self.dropped.get((node, reason), 0) + 1
-        if is_power_of_two(count):  # describe the last record
+        if is_log_worthy(count):  # describe the last record
             repartitions = {topic.name for topic in owned.plan.topics.repartition_sources}
             last = dropped_record(
                 owned.task,

@@ -380,7 +380,11 @@ class TopologyTestDriver:
     def _held_s(self) -> float:
         """Return the maximum time for which sinks still collect rows."""
         tasks = () if self._worker.worker is None else self._worker.worker.tasks.running
-        held = [task.context.outbox.batching.every_s for task in tasks if task.context.is_held]
+        held = [
+            task.context.outbox.batching.every_s
+            for task in tasks
+            if task.context.has_collected_rows
+        ]
         return max(held, default=0.0)
 
     def _unanswered(self) -> Mapping[str, str]:

@@ -28,7 +28,7 @@ from headrace.streams.testing.local_cluster import (
 )
 from headrace.topology.context.environment import Headers
 from headrace.topology.errors import TopologyError
-from headrace.topology.naming import legal
+from headrace.topology.naming import require_legal_name
 
 
 @dataclass(slots=True, eq=False)
@@ -136,7 +136,7 @@ class MemoryCluster(LocalCluster[MemoryMessage]):
             TopologyError: brokers would refuse the name.
         """
         if name not in self.topics:
-            self._require_no_collision(legal(name, "topic"))
+            self._require_no_collision(require_legal_name(name, "topic"))
             self.changes += 1
         count = self.default_partitions(name) if partitions is None else partitions
         return super().create(name, count, config or {})

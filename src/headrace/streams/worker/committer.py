@@ -78,7 +78,7 @@ class Committer:
         dirty = [task for task in self._tasks.running if task.needs_commit()]
         if not dirty:
             self._commit_timing.nothing_to_commit()
-            if any(task.context.is_held for task in self._tasks.running):
+            if any(task.context.has_collected_rows for task in self._tasks.running):
                 self._progress_guard.nothing_to_commit()
             return self._pass_markers(alone=True)
         if not processed and self._backpressure.needs_commit():
@@ -98,13 +98,13 @@ class Committer:
 
     def _write_awaited(self) -> None:
         """Write batched sink rows if another worker waits for the offsets of their tasks."""
-        held = [task for task in self._tasks.running if task.context.is_held]
+        held = [task for task in self._tasks.running if task.context.has_collected_rows]
         if held and self._backpressure.is_awaited(held):
             self._sink_writes.write({task.id for task in held})
 
     def uncommitted(self) -> dict[str, object]:
         """Return log fields that describe uncommitted work; empty if all work is committed."""
-        dirty = [t for t in self._tasks.running if t.needs_commit() or t.context.is_held]
+        dirty = [t for t in self._tasks.running if t.needs_commit() or t.context.has_collected_rows]
         if not dirty:
             return {}
         return {
@@ -121,7 +121,11 @@ class Committer:
         # Tasks that end do not wait for the interval, so that no lag remains.
         self._pass_markers(alone=False, at_once=bool(ending))
         running = self._tasks.running
-        dirty = [t for t in running if t.needs_commit() or (everything and not t.context.is_held)]
+        dirty = [
+            t
+            for t in running
+            if t.needs_commit() or (everything and not t.context.has_collected_rows)
+        ]
         if dirty:
             self._commit(dirty, everything=everything)
 

@@ -105,7 +105,7 @@ class Membership:
         is_soon = since_s is not None and self._clock.monotonic_s() - since_s < JOINING_S
         return JOINING_POLL_S if is_soon else math.inf
 
-    def process_group_events(self) -> bool:
+    def take_new_membership(self) -> bool:
         """Record the membership of this callback; return whether the member ID has changed.
 
         Then other workers may have owned the tasks, so work under the old membership must not be
@@ -127,7 +127,7 @@ class Membership:
         """Return whether the group has removed this member since the last callback."""
         return self._member_id is not None and self._consumer.member_id() != self._member_id
 
-    def assigned(self) -> None:
+    def record_assignment(self) -> None:
         """Record that the group has assigned partitions, so the worker has joined."""
         self._joining_since_s = None
         self._is_new = True

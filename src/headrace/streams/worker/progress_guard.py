@@ -32,7 +32,7 @@ from headrace.streams.kafka.adaptive_batch_size import (
 )
 from headrace.streams.kafka.protocols import Clock, Log, Producer, TopicPartition
 from headrace.streams.plan.plan import TaskId
-from headrace.streams.tasks.failures import is_power_of_two
+from headrace.streams.tasks.failures import is_log_worthy
 from headrace.streams.tasks.task import Task
 from headrace.streams.tasks.task_failures import InputRange
 from headrace.topology.context.task_context import LongCall
@@ -338,7 +338,7 @@ class ProgressGuard:
         return attempts
 
     def _warn_of_aborts(self) -> None:
-        if self._aborts >= 4 and is_power_of_two(self._aborts):
+        if self._aborts >= 4 and is_log_worthy(self._aborts):
             self._log.warning("commits_failing", aborts=self._aborts, advice=_FAILING)
 
 

@@ -24,7 +24,7 @@ from headrace.streams.worker.processing import Processing
 
 
 @dataclass(frozen=True, slots=True)
-class AssignmentNotifier:
+class TaskOwnership:
     """Release of tasks, and notification about the owned tasks."""
 
     parts: WorkerParts
@@ -77,7 +77,7 @@ class Recovery:
     """Recovery from each kind of failure: abort, replace the producer, release tasks, or stop."""
 
     def __init__(
-        self, parts: WorkerParts, *, notifier: AssignmentNotifier, processing: Processing
+        self, parts: WorkerParts, *, ownership: TaskOwnership, processing: Processing
     ) -> None:
         self._tasks = parts.tasks
         self._transactions = parts.transactions
@@ -87,7 +87,7 @@ class Recovery:
         self._topic_watch = parts.topic_watch
         self._counters = parts.counters
         self._log = parts.dependencies.log
-        self._notifier = notifier
+        self._ownership = ownership
         self._processing = processing
         self._lost: set[tuple[str, int]] = set()
         """Committed offsets that were already lost once."""
@@ -113,7 +113,7 @@ class Recovery:
             self._counters.reacted("join_again")
             self._log.warning("member_replaced", reason=str(error), advice=_MEMBER_REPLACED)
             self.abort()
-            self._notifier.release(self._tasks.owned)
+            self._ownership.release(self._tasks.owned)
             self._membership.replace(error)
         except TaskCorruptedError as error:
             self._counters.reacted("rebuild_state")

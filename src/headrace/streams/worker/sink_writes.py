@@ -174,7 +174,7 @@ class SinkWrites:
         self._limit_batched_bytes(tasks)
 
     def _is_due(self, outbox: Outbox) -> bool:
-        if not outbox.is_held:
+        if not outbox.has_collected_rows:
             return False
         batching, now_s = outbox.batching, self.clock.monotonic_s()
         assert batching is not None
@@ -201,7 +201,9 @@ class SinkWrites:
         After this, a running task has no unwritten rows, or batched rows that delay its commit.
         """
         for task in self.running():
-            if task.context.outbox is not None and (not task.context.is_held or task.id in ending):
+            if task.context.outbox is not None and (
+                not task.context.has_collected_rows or task.id in ending
+            ):
                 self._write(task, task.context.outbox)
         self._written_s = self.clock.monotonic_s()
 

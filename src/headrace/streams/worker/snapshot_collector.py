@@ -279,7 +279,7 @@ class SnapshotCollector:
         known = self._uncommitted.get(task_id)
         if task is not None:
             offsets = [task.start[tp].offset for tp in task.inputs]
-            if known is None or known.offsets != offsets or task.context.is_held:
+            if known is None or known.offsets != offsets or task.context.has_collected_rows:
                 known = self._uncommitted[task_id] = _Uncommitted(offsets, processed)
             elif known.since_s is None and processed > known.processed:
                 known.since_s = now_s

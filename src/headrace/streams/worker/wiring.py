@@ -44,7 +44,7 @@ from headrace.streams.worker.parts import WorkerParts
 from headrace.streams.worker.processing import Processing
 from headrace.streams.worker.progress_guard import ProgressGuard
 from headrace.streams.worker.protocols import Application, WorkerDependencies
-from headrace.streams.worker.recovery import AssignmentNotifier, Recovery
+from headrace.streams.worker.recovery import Recovery, TaskOwnership
 from headrace.streams.worker.retention import RetentionGuard, window_topics
 from headrace.streams.worker.sink_writes import LINGER_S, DeadLetterProducer, SinkWrites
 from headrace.streams.worker.snapshot_collector import SnapshotCollector
@@ -127,9 +127,9 @@ class _Wiring:
             processing=self.processing,
             committer=self.committer,
             recovery=Recovery(
-                self.parts, notifier=self.assignment_notifier, processing=self.processing
+                self.parts, ownership=self.task_ownership, processing=self.processing
             ),
-            notifier=self.assignment_notifier,
+            ownership=self.task_ownership,
             snapshots=SnapshotCollector(
                 self.parts, self.processor_counters.values, lambda: self.pausing.is_on
             ),
@@ -439,8 +439,8 @@ class _Wiring:
         )
 
     @cached_property
-    def assignment_notifier(self) -> AssignmentNotifier:
-        return AssignmentNotifier(self.parts)
+    def task_ownership(self) -> TaskOwnership:
+        return TaskOwnership(self.parts)
 
     # -- group and topics ----------------------------------------------------------------------
 

@@ -25,7 +25,7 @@ from headrace.streams.tasks.restore import SLICE_S, WAIT_S
 from headrace.streams.worker.committer import Committer
 from headrace.streams.worker.parts import WorkerParts
 from headrace.streams.worker.processing import Processing
-from headrace.streams.worker.recovery import AssignmentNotifier, Recovery
+from headrace.streams.worker.recovery import Recovery, TaskOwnership
 from headrace.streams.worker.snapshot_collector import SnapshotCollector
 from headrace.topology.context.punctuation import NEVER_MS
 
@@ -79,7 +79,7 @@ class Worker:
         processing: Processing,
         committer: Committer,
         recovery: Recovery,
-        notifier: AssignmentNotifier,
+        ownership: TaskOwnership,
         snapshots: SnapshotCollector,
         pausing: Pausing,
         queries: QueryHandler,
@@ -99,7 +99,7 @@ class Worker:
         self._processing = processing
         self._committer = committer
         self._recovery = recovery
-        self._notifier = notifier
+        self._ownership = ownership
         self._snapshots = snapshots
         self.pausing = pausing
         self._queries = queries
@@ -224,35 +224,35 @@ class Worker:
     # -- rebalance callbacks (RebalanceListener) -----------------------------------------------
 
     def on_assigned(self, partitions: Sequence[TopicPartition]) -> None:
-        if self._membership.process_group_events():
+        if self._membership.take_new_membership():
             self._dependencies.gate.on_new_membership()
             self._recovery.abort()
-        self._membership.assigned()
+        self._membership.record_assignment()
         self._parts.counters.rebalances += 1
         self._topic_watch.check_soon()
         self.tasks.assign(partitions)
         self._was_running = False
         self._log.info("partitions_assigned", partitions=self.tasks.describe_inputs(partitions))
-        self._notifier.notify()
+        self._ownership.notify()
 
     def on_revoked(self, partitions: Sequence[TopicPartition]) -> None:
         """Commit while this worker still owns the tasks, then release them."""
         leaving = self.tasks.ids_of(partitions)
         self._log.info("partitions_revoked", partitions=self.tasks.describe_inputs(partitions))
-        if self._membership.process_group_events():
+        if self._membership.take_new_membership():
             self._dependencies.gate.on_new_membership()
             self._recovery.abort()
         elif leaving:
             with self._recovery.handle_errors():
                 # One transaction holds the work of all tasks, so all of it is committed.
                 self._committer.commit(ending=leaving)
-        self._notifier.release(leaving)
+        self._ownership.release(leaving)
 
     def on_lost(self, partitions: Sequence[TopicPartition]) -> None:
         """Release tasks that already belong to other workers, without a commit."""
         self._parts.counters.rebalances += 1
         self._recovery.handle_lost(partitions)
-        self._notifier.release(self.tasks.ids_of(partitions))
+        self._ownership.release(self.tasks.ids_of(partitions))
 
     # -- the steps of a turn -------------------------------------------------------------------
 

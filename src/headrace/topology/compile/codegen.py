@@ -1,5 +1,8 @@
 """Parts of the compiler: a writer of source lines, and the variables of a record.
 
+Then: lines that may fail for a single record, the stored form of buffers, the nodes that need a
+decoded key or value, and the head of the generated module.
+
 `RecordVariables` describes how the generated function holds the record at one edge of the graph:
 which variables have its key and value, decoded or as bytes, and which of them cannot be None.
 Operators take them, write lines and pass the changed variables to their children. Bytes that are
@@ -287,7 +290,7 @@ def emit_handler_call(
     gen.writer.line(f"failed({node.name!r}, {error}, {record}, {part})")
 
 
-# Whether a buffer stores values as objects, or must store their bytes.
+# The stored form of buffers: values as objects, or their bytes.
 #
 # A store that contains objects encodes a row once per commit, however often it changes. For mutable
 # values this is correct only if no other code has a reference to the object: a user function
@@ -340,7 +343,7 @@ def _has_exclusive_input(sub: SubTopology, node: Node) -> bool:
     return True
 
 
-# Which nodes read the decoded key or value of a record; parts that no node reads stay bytes.
+# Nodes that need a decoded key or value; what no node reads stays bytes.
 
 
 def needs_key(gen: Generator, node: Node, serde: object) -> bool:

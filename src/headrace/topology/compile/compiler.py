@@ -6,6 +6,10 @@ node names as comments, is registered with `linecache` so that tracebacks and de
 is printed by ``Topology.describe(code=True)``.
 
 The generated code calls `TaskEnvironment` while it runs; binding it returns a `BoundProgram`.
+
+The file begins with the lines of single nodes: samplers, operators that batch records, appends to
+the outbox of an external sink, keys of rows, and tables. The compiler itself is
+`compile_sub_topology`.
 """
 
 from __future__ import annotations
@@ -101,7 +105,7 @@ def emit_sampler(gen: Generator, node: Sampler, flow: RecordVariables, descend: 
         descend(flow)
 
 
-# Forwarding of the results of operators that batch records (see `operators.batching`).
+# Operators that batch records: their results are forwarded (see `operators.batching`).
 #
 # The lines are in a function, which is called when the batch is full, at the end of each run and at
 # a flush. In it `m` is the message that a result comes from, as in the loop over a batch.
@@ -151,7 +155,7 @@ def emit_run_ended(gen: Generator) -> None:
             gen.writer.line(f"release_{i}()")
 
 
-# Appending a record to the outbox of an external sink, without a call of a Python function.
+# External sinks: a record is appended to the outbox without a call of a Python function.
 #
 # If no other code can change the record's objects, the loop over a batch appends them directly.
 # Elsewhere, such as after a merge, the operator's `process` is called.
@@ -168,7 +172,7 @@ def emit_append(gen: Generator, node: OperatorNode, flow: RecordVariables) -> No
     gen.writer.line(f"keep_{gen.ordinal(node)}(({record}))")
 
 
-# The key of a record that changes a row is the object that the row's bytes decode to.
+# Keys of rows: the key of a record that changes a row is the object that the row's bytes decode to.
 #
 # A key that another serde decoded, or that a function returned, may be another object with the same
 # bytes, such as 1 in a store of doubles, which has 1.0. Otherwise a result that is forwarded
@@ -220,7 +224,7 @@ def _is_decoded_with(serde: AnySerde, flow: RecordVariables) -> bool:
     return read is serde or (type(read) is type(serde) and read.name == serde.name)
 
 
-# A stream read as a table: the last value of each key, a null value deletes the row.
+# Tables: a stream is read as the last value of each key, and a null value deletes the row.
 #
 # The last value to arrive wins, whatever its timestamp (Kafka Streams: `KTableSource`). An update
 # that does not change the row is not forwarded, nor is the deletion of a missing row (KIP-557).
@@ -267,6 +271,9 @@ def _upsert(gen: Generator, node: TableSource, flow: RecordVariables, descend: D
             with w.block(f"elif {result.value_object} is not None:"):
                 row = stored or stored_value(gen, node, node.store, result)
                 w.line(f"dirty_{i}[row_key_{i}] = ({row}, {flow.timestamp})")
+
+
+# The compiler: `compile_sub_topology` puts the lines of all nodes together.
 
 
 MAX_DEPTH = 14

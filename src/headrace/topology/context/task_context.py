@@ -135,7 +135,7 @@ class TaskContext:
     calls: Caller = field(default_factory=NoCaller)
     emission: EmissionBudget = field(default_factory=EmissionBudget)
     """Shared by all tasks of a worker, because they commit together."""
-    has_waited: bool = False
+    run_ended_early: bool = False
     """Whether the last run ended early, because it waited for external calls or its results must
     wait for a commit; the worker then checks the clock and the consumer before it continues."""
     record: Any = None
@@ -217,9 +217,9 @@ class TaskContext:
         (self._by_stream_time if kind == "stream_time" else self._by_wall_clock).add(schedule)
 
     @property
-    def is_held(self) -> bool:
+    def has_collected_rows(self) -> bool:
         """Whether rows are collected for a sink, so that their offsets must not be committed."""
-        return self.outbox is not None and self.outbox.is_held
+        return self.outbox is not None and self.outbox.has_collected_rows
 
     @property
     def wall_due_ms(self) -> int:

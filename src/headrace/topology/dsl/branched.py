@@ -11,7 +11,7 @@ from headrace.topology.dsl import kstream
 from headrace.topology.errors import TopologyError
 from headrace.topology.graph.draft import Edge
 from headrace.topology.graph.graph import Branch, Stateless
-from headrace.topology.naming import legal
+from headrace.topology.naming import require_legal_name
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -100,7 +100,7 @@ class BranchedKStream(Generic[K, V]):
                 "no_default_branch()"
             )
         draft = self._edge.draft
-        child = legal(self._name + suffix)
+        child = require_legal_name(self._name + suffix)
         draft.names.node(child)  # uses up a number, as in Kafka Streams
         draft.add(Stateless(child, (self._name,), op="pass"))
         draft.extend_branch(self._name, predicate, child)

@@ -16,7 +16,7 @@ from headrace.topology.graph.draft import Edge
 from headrace.topology.graph.fold import Aggregating
 from headrace.topology.graph.graph import AnySerde, OperatorNode
 from headrace.topology.graph.materialized import Materialized, materialized
-from headrace.topology.naming import legal
+from headrace.topology.naming import require_legal_name
 from headrace.topology.operators.cogroup import (
     CogroupInput,
     CogroupMerge,
@@ -300,11 +300,11 @@ def _cogroup(
     edges = [_partitioned(group, groups, store_name) for group, _ in groups]
     nodes: list[str] = []
     for number, (edge, (_, aggregator)) in enumerate(zip(edges, groups, strict=True)):
-        given = None if name is None else legal(f"{name}-cogroup-agg-{number}")
+        given = None if name is None else require_legal_name(f"{name}-cogroup-agg-{number}")
         spec = CogroupInput(store_name, fold, aggregator, folds_nulls)
         node = storing(names.node(_AGGREGATE, given), edge.node, spec)
         nodes.append(draft.add(node, store=None if nodes else rows))
-    given = None if name is None else legal(f"{name}-cogroup-merge")
+    given = None if name is None else require_legal_name(f"{name}-cogroup-merge")
     merge = OperatorNode(
         names.node(_MERGE, given), tuple(nodes), spec=CogroupMerge(fold), view_uses=(store_name,)
     )

@@ -50,7 +50,7 @@ from headrace.topology.external_sink import ExternalSink
 from headrace.topology.graph.draft import Edge
 from headrace.topology.graph.graph import Function, Sink, Stateless, StatelessOp
 from headrace.topology.graph.materialized import Materialized, materialized
-from headrace.topology.naming import legal
+from headrace.topology.naming import require_legal_name
 from headrace.topology.operators.frames import Form
 from headrace.topology.operators.joins.stream_join import LateMatch
 from headrace.topology.operators.map_async import Order
@@ -292,7 +292,11 @@ class KStream(Generic[K, V]):
             raise TopologyError(f"repartition() was given {partitions} partitions; give at least 1")
         edge = self._with_serdes(key, value)
         # Unlike in other methods, a given name does not use up a number here.
-        prefix = edge.draft.names.node("KSTREAM-REPARTITION-") if name is None else legal(name)
+        prefix = (
+            edge.draft.names.node("KSTREAM-REPARTITION-")
+            if name is None
+            else require_legal_name(name)
+        )
         return KStream(edge.repartitioned(prefix, partitions=partitions))
 
     def to(
@@ -314,7 +318,7 @@ class KStream(Generic[K, V]):
         """
         edge = self._with_serdes(key, value)
         node_name = edge.draft.names.node("KSTREAM-SINK-", name)
-        target = topic if callable(topic) else legal(topic, "topic")
+        target = topic if callable(topic) else require_legal_name(topic, "topic")
         edge.draft.add(
             Sink(node_name, (edge.node,), target, edge.key, edge.value, partitioner=partitioner)
         )
@@ -424,7 +428,7 @@ class KStream(Generic[K, V]):
         Args:
             name: prefix of the repartition topic's name; None uses the store's name.
         """
-        given = None if name is None else legal(name)
+        given = None if name is None else require_legal_name(name)
         return grouped.KGroupedStream(self._with_serdes(key, value), given)
 
     def group_by(

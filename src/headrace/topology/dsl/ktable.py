@@ -33,7 +33,7 @@ from headrace.topology.graph.graph import (
     is_versioned,
 )
 from headrace.topology.graph.materialized import Materialized, TableOptions
-from headrace.topology.naming import legal
+from headrace.topology.naming import require_legal_name
 from headrace.topology.operators.table_group import SelectGroup
 from headrace.topology.operators.transform_values import ValueTransformerWithKey
 from headrace.topology.operators.windows.buffered import BufferedSerde
@@ -308,8 +308,10 @@ class KTable(Generic[K, V]):
         wait_ms = close_wait_ms(edge.draft, edge.node) if final else until.limit_ms
         assert wait_ms is not None
         # Unlike in other methods, a given name does not use up a number here.
-        node_name = names.node("KTABLE-SUPPRESS-") if name is None else legal(name)
-        store = names.store("KTABLE-SUPPRESS-") if name is None else legal(f"{name}-store")
+        node_name = names.node("KTABLE-SUPPRESS-") if name is None else require_legal_name(name)
+        store = (
+            names.store("KTABLE-SUPPRESS-") if name is None else require_legal_name(f"{name}-store")
+        )
         buffer = until.buffer
         spec = Suppress(
             store=store,

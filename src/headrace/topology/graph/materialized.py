@@ -12,7 +12,7 @@ from headrace.state.spec import StoreKind, StoreSpec
 from headrace.topology.arguments import require_choice
 from headrace.topology.errors import TopologyError
 from headrace.topology.java_names import Hinting
-from headrace.topology.naming import legal
+from headrace.topology.naming import require_legal_name
 from headrace.topology.serdes import Serde
 from headrace.topology.windows import duration_ms
 
@@ -56,7 +56,7 @@ class Materialized(metaclass=Hinting):
 
     def __post_init__(self) -> None:
         if self.store is not None:
-            legal(self.store, "store name")
+            require_legal_name(self.store, "store name")
         require_choice("kind", self.kind, ("rocksdb", "memory"))
         if self.retention is not None:
             duration_ms("retention", self.retention, at_least=0)

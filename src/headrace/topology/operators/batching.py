@@ -135,7 +135,7 @@ class BatchingOperator(Operator):
         task = self._task
         task.cancel_flush(self._context.node)
         if self._limit > 1:
-            task.has_waited = True
+            task.run_ended_early = True
         records = list(self.pending.values())
         self.pending.clear()
         self.is_full = False

@@ -220,7 +220,7 @@ class Outbox(Operator):
         return self._bytes
 
     @property
-    def is_held(self) -> bool:
+    def has_collected_rows(self) -> bool:
         """Whether rows are being collected for a larger batch."""
         return self.batching is not None and bool(self.kept) and not self._is_first
 

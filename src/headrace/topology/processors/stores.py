@@ -22,7 +22,7 @@ from headrace.topology.context.number import Number
 from headrace.topology.errors import TopologyError
 from headrace.topology.functions import CreationLines, at_lines, with_lines
 from headrace.topology.java_names import Hinting
-from headrace.topology.naming import legal
+from headrace.topology.naming import require_legal_name
 from headrace.topology.processors.store import Store
 from headrace.topology.processors.store_wrappers import (
     KeyValueStore,
@@ -372,7 +372,7 @@ def _spec(
     retention_ms: int | None = None,
 ) -> StoreSpec:
     return StoreSpec(
-        legal(name, "store name"),
+        require_legal_name(name, "store name"),
         kind=kind,
         logged=logged,
         topic_config=topic_config or {},

@@ -113,7 +113,7 @@ def test_the_next_driver_with_the_same_id_does_the_rest(
     application = handed.application
     found = find(application, "bf-1")
     assert found.plan is not None
-    assert found.in_parts
+    assert found.is_partitioned
     written = {"unit_0": 1, "unit_2": 3, "handover_written": 4, "handover_checked": 4}.get(step, 0)
     left = left_to_write(application, found.plan)
     assert len(left) == 4 - written
@@ -161,7 +161,7 @@ def test_of_a_driver_that_died_with_its_one_transaction_nothing_is_visible(
     assert isinstance(Live(handed.topology, handed.settings).failure(), BackfillOpenError)
     found = find(handed.application, "bf-1")
     assert found.plan is not None
-    assert not found.in_parts
+    assert not found.is_partitioned
     local = handed.computed(found.plan)
     hand_over_by_driver(local, handed.application, summary=local.local.summary())
     handed.check_recount()

@@ -14,7 +14,7 @@ import pytest
 
 from headrace.spark_bridge.errors import BackfillError, CannotBackfillError
 from headrace.spark_bridge.handover.drop import drop_backfill, drop_from
-from headrace.spark_bridge.handover.handover import chosen
+from headrace.spark_bridge.handover.handover import choose_handover
 from headrace.spark_bridge.handover.notes import marker_group
 from headrace.spark_bridge.handover.target import HandoverTarget
 from headrace.spark_bridge.handover.units import RowSummary, units_of
@@ -378,7 +378,7 @@ def test_auto_looks_at_rows_at_bytes_and_at_what_is_replaced(handed: Handed) -> 
     plan, target = handed.plan("bf-1"), HandoverTarget.live(handed.application)
 
     def way(summary: RowSummary, **more: Any) -> str:
-        return chosen(plan, target, summary, **{"reset": False, **more})
+        return choose_handover(plan, target, summary, **{"reset": False, **more})
 
     assert way(RowSummary(5_000_000, {}, 1 << 20)) == "driver"
     assert way(RowSummary(5_000_001, {}, 1 << 20)) == "partitioned"

@@ -18,7 +18,7 @@ from headrace.topology.errors import NO_ARGUMENTS, Arguments, TopologyError
 from headrace.topology.graph.draft import Edge
 from headrace.topology.graph.graph import AnySerde, Function, OperatorNode, Stateless
 from headrace.topology.graph.materialized import Materialized, materialized
-from headrace.topology.naming import legal
+from headrace.topology.naming import require_legal_name
 from headrace.topology.operators.joins.primary_key_join import JoinMerge, TableJoinSide
 from headrace.topology.operators.joins.stream_join import KeepSide, LateMatch, StreamJoinSide, Waits
 from headrace.topology.operators.joins.table_join import GlobalJoin, TableJoin
@@ -200,8 +200,8 @@ def _named(left: Edge, join: StreamJoin) -> _JoinNames:
     return _JoinNames(
         keep_left=keep_left,
         keep_right=keep_right,
-        join_left=join_left if given is None else legal(given + this),
-        join_right=join_right if given is None else legal(given + other),
+        join_left=join_left if given is None else require_legal_name(given + this),
+        join_right=join_right if given is None else require_legal_name(given + other),
         merge=merge,
         left_store=f"{join_left if base is None else base + this}-store",
         right_store=f"{join_right if base is None else base + other}-store",

@@ -15,7 +15,7 @@ from headrace.topology.external_sink import ExternalSink
 from headrace.topology.graph.draft import Edge
 from headrace.topology.graph.graph import OperatorNode, Sampler, Stateless
 from headrace.topology.graph.materialized import Materialized
-from headrace.topology.naming import legal
+from headrace.topology.naming import require_legal_name
 from headrace.topology.operators.dead_letters import ToDeadLetters
 from headrace.topology.operators.deduplicate import Deduplicate, SeenSerde
 from headrace.topology.operators.outbox import WriteOutside
@@ -58,7 +58,9 @@ def process_step(
     wanted = (*stores, *given.stores)
     kind = "PROCESSVALUES" if fixed_key else "PROCESSOR"
     # Unlike in other methods, a given name does not use up a number here.
-    node_name = edge.draft.names.node(f"KSTREAM-{kind}-") if name is None else legal(name)
+    node_name = (
+        edge.draft.names.node(f"KSTREAM-{kind}-") if name is None else require_legal_name(name)
+    )
     spec = ProcessorSpec(given.supplier, fixed_key=fixed_key)
     node = OperatorNode(node_name, (edge.node,), spec=spec, uses=store_names(wanted))
     edge.draft.add_state_stores(wanted)
@@ -155,7 +157,7 @@ def add_external_sink(
             f"to_sink({name!r}) of a table writes and deletes rows by their keys, and the sink "
             "has no key; give it key=, or write each change with .to_stream().to_sink(...)"
         )
-    legal(name)
+    require_legal_name(name)
     if direct:
         edge.draft.add(OperatorNode(name, (edge.node,), spec=WriteOutside(sink, direct=True)))
         return
@@ -190,7 +192,7 @@ def add_late(edge: Edge, node: str, late: Late[Any, Any] | None) -> None:
     """
     if late is None:
         return
-    name = legal(late_name(node))
+    name = require_legal_name(late_name(node))
     edge.draft.add(Stateless(name, (node,), op="pass"))
     returned = late(kstream.KStream(replace(edge, node=name)))
     if isinstance(returned, str):
