@@ -17,5 +17,5 @@ def _ask_nothing(self: InputIdentity, tasks: Iterable[Task]) -> Callable[[], Non
 
 
 if __name__ == "__main__":
-    InputIdentity.ask = _ask_nothing  # type: ignore[method-assign]
+    InputIdentity.begin_check = _ask_nothing  # type: ignore[method-assign]
     main()

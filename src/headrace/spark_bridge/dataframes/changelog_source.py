@@ -12,8 +12,8 @@ from headrace.spark_bridge.dataframes.topic_rows import (
     KeyColumns,
     PartitionRange,
     RowFormat,
+    RowKind,
     TopicRows,
-    What,
     fixed_ranges,
 )
 from headrace.spark_bridge.read import consumer_opener
@@ -42,7 +42,7 @@ class ChangelogSource(DataSource):
             raise ConfigError(f"the option compacted must be true or false, not {compacted!r}")
         settings = {name: value for name, value in given.items() if name not in _OWN}
         self._config = StreamsConfig.parse({"application.id": "changelog", **settings})
-        self._what: What = "rows" if compacted == "true" else "records"
+        self._what: RowKind = "rows" if compacted == "true" else "records"
         self._ranges = fixed_ranges(self._config, topic)
 
     @classmethod
@@ -56,7 +56,7 @@ class ChangelogSource(DataSource):
         return _ChangelogReader(self._ranges, self._what, self._config)
 
 
-def _form(what: What) -> RowFormat:
+def _form(what: RowKind) -> RowFormat:
     import pyarrow as pa
 
     column = Column(pa.binary(), None)
@@ -71,7 +71,7 @@ class _ChangelogPartition(InputPartition):
 
 class _ChangelogReader(DataSourceReader):
     def __init__(
-        self, ranges: tuple[PartitionRange, ...], what: What, config: StreamsConfig
+        self, ranges: tuple[PartitionRange, ...], what: RowKind, config: StreamsConfig
     ) -> None:
         self._ranges = ranges
         self._what = what

@@ -107,7 +107,7 @@ def versions(batches: Batches, retention_ms: int | None) -> Iterator[Version]:
 BATCH_ROWS = 10_000
 
 Change = Callable[[Sequence[ReceivedMessage]], Any]
-What = Literal["rows", "versions", "records"]
+RowKind = Literal["rows", "versions", "records"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +185,7 @@ class RowFormat:
         with_offset: add a column of offsets.
     """
 
-    what: What
+    what: RowKind
     key: KeyColumns
     value: Column
     spec: StoreSpec | None = None

@@ -238,7 +238,7 @@ class RecordErrors:
     _seen: dict[tuple[str, str, str], int] = field(default_factory=dict)
     """Number of skipped records, by node, stage and class of the error."""
 
-    def undecodable(self, node: str, error: Exception, message: Any) -> None:
+    def decide_undecodable(self, node: str, error: Exception, message: Any) -> None:
         """Decide about a message that a source cannot decode, or whose timestamp is invalid."""
         error = self.program.explain(error, node, message)
         answer = error.answer if isinstance(error, InvalidTimeError) else None
@@ -278,7 +278,7 @@ class RecordErrors:
         error = self.program.explain(error, node, None)
         self._decide(error, "processing", node, self.current(), record, answer=answer)
 
-    def refused(self, node: str, error: Exception, message: Any, row: SinkRow) -> None:
+    def decide_rejected_row(self, node: str, error: Exception, message: Any, row: SinkRow) -> None:
         record = NodeRecord(row.key, row.value, row.timestamp, message.headers())
         self._decide(error, "production", node, message, record, "record")
 
@@ -322,7 +322,7 @@ class RecordErrors:
             self.refuse(error, node, message)
         for letter in answered.dead_letters:
             self._send(letter, failure, message)
-        self._note(failure, answered)
+        self._count_and_log(failure, answered)
 
     def _answer(self, failure: RecordFailure, message: Any) -> object:
         try:
@@ -347,7 +347,7 @@ class RecordErrors:
             too_large.__cause__ = failure.error
             self.refuse(too_large, failure.node, message)
 
-    def _note(self, failure: RecordFailure, answer: Continue) -> None:
+    def _count_and_log(self, failure: RecordFailure, answer: Continue) -> None:
         reason = _REASONS[failure.stage]
         if isinstance(failure.error, DeadLetterRequested):
             reason = _DEAD_LETTER_REQUESTED

@@ -55,7 +55,7 @@ class InputIdentity:
         self._log = log
         self._next_s = clock.monotonic_s()
 
-    def ask(self, tasks: Iterable[Task]) -> Callable[[], None]:
+    def begin_check(self, tasks: Iterable[Task]) -> Callable[[], None]:
         """Request the IDs of tasks' topics; return a function that awaits and checks the answer.
 
         It raises `TopicReplacedError` for a different input and `AbortableError` for a missing

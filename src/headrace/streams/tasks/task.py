@@ -181,7 +181,10 @@ class Task:
             self.context.watermark = min(self.watermark, *others, NEVER_MS)
         latest = max(self.partition_time.values(), default=-1)
         self.context.stream_time = min(latest, self.context.watermark)
-        self.context.failed, self.context.refused = errors.punctuator_failed, errors.refused
+        self.context.failed, self.context.on_row_rejected = (
+            errors.punctuator_failed,
+            errors.decide_rejected_row,
+        )
         self._bound = self._bind(errors)
         operators = self._bound.operators.values()
         self._emitting = [operator for operator in operators if operator.emits_earlier]
@@ -219,7 +222,7 @@ class Task:
     def _skip_undecodable(
         self, errors: RecordErrors, node: str, error: Exception, message: ReceivedMessage
     ) -> None:
-        errors.undecodable(node, error, message)
+        errors.decide_undecodable(node, error, message)
         self._undecodable.add(message.offset())
 
     def _record_errors(self) -> RecordErrors:

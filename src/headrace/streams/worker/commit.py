@@ -86,16 +86,16 @@ class Commit:
         topic_ids: the ID of each changelog topic, stored with the local position.
         protect: called with each task before it writes to its changelogs.
         working: context in which user code runs.
-        on_ending: called before the transaction is committed.
-        on_final: called when the transaction is committed, before local state is written.
+        before_commit: called before the transaction is committed.
+        after_commit: called when the transaction is committed, before local state is written.
     """
 
     parts: WorkerParts
     topic_ids: Mapping[str, str]
     protect: Callable[[Task], None]
     working: Callable[[], AbstractContextManager[None]]
-    on_ending: Callable[[Sequence[Task], int], None]
-    on_final: Callable[[Sequence[Task]], None]
+    before_commit: Callable[[Sequence[Task], int], None]
+    after_commit: Callable[[Sequence[Task]], None]
 
     @property
     def producer(self) -> Producer:
@@ -103,7 +103,7 @@ class Commit:
 
     def run(self, tasks: Sequence[Task], commit_id: int) -> Sequence[dict[str, Delta]]:
         """Commit all work since the last commit; return the written rows of each task."""
-        require_same_inputs = self.parts.input_identity.ask(tasks)
+        require_same_inputs = self.parts.input_identity.begin_check(tasks)
         with self.working():
             self.flush_caches(tasks)
         deltas = self.write_changelogs(tasks, commit_id)
@@ -152,9 +152,9 @@ class Commit:
         return offsets
 
     def commit_transaction(self, tasks: Sequence[Task], commit_id: int) -> None:
-        self.on_ending(tasks, commit_id)
+        self.before_commit(tasks, commit_id)
         self.producer.commit()
-        self.on_final(tasks)
+        self.after_commit(tasks)
         self.parts.dependencies.probe("transaction_committed")
 
     def write_state(

@@ -57,8 +57,8 @@ class Committer:
             topic_ids=topic_ids,
             protect=retention.protect,
             working=processing.working,
-            on_ending=self._on_ending,
-            on_final=self._on_final,
+            before_commit=self._before_commit,
+            after_commit=self._after_commit,
         )
 
     def request(self) -> None:
@@ -175,12 +175,12 @@ class Committer:
             for task in self._tasks.running:
                 self._counters.began(task.id, committed_commit_id(task.start))
 
-    def _on_ending(self, tasks: Sequence[Task], commit_id: int) -> None:
+    def _before_commit(self, tasks: Sequence[Task], commit_id: int) -> None:
         self._counters.ending(
             commit_id, lambda: {task.id: committed_commit_id(task.start) for task in tasks}
         )
 
-    def _on_final(self, tasks: Sequence[Task]) -> None:
+    def _after_commit(self, tasks: Sequence[Task]) -> None:
         """Mark the transaction as ended; a later error of local state must not abort it."""
         self._transactions.ended()
         self._counters.committed([task.id for task in tasks], now_ms=self._clock.now_ms())

@@ -282,7 +282,9 @@ class SinkWrites:
         """Call the handler for the record of refused rows, and log its other rows."""
         first = next(i for i, row in enumerate(now.rows) if row.offset == rows[0].offset)
         message = now.kept[first][3]
-        now.task.context.refused(now.outbox.node, error.with_traceback(None), message, rows[0])
+        now.task.context.on_row_rejected(
+            now.outbox.node, error.with_traceback(None), message, rows[0]
+        )
         if len(rows) > 1:  # writes that test the other rows would move the position
             ((tp, _),) = now.task.next_offset.items()
             self.log.warning(

@@ -65,18 +65,18 @@ class Schedules:
     ([0, 47], 50)
     """
 
-    __slots__ = ("_made", "_waiting", "due_ms")
+    __slots__ = ("_created", "_waiting", "due_ms")
 
     def __init__(self) -> None:
-        self._made = 0
+        self._created = 0
         self._waiting: list[tuple[int, int, Schedule]] = []
         self.due_ms = NEVER_MS
         """Time of the next call; check it before calling `run`."""
 
     def add(self, schedule: Schedule) -> None:
         """Add a schedule; a schedule that a callback adds is not called in the same run."""
-        self._push(self._made, schedule)
-        self._made += 1
+        self._push(self._created, schedule)
+        self._created += 1
 
     def run(self, now_ms: int, call: Callable[[Schedule, int], None]) -> None:
         """Call due schedules; if a call raises, it counts as made, and the rest stay due."""

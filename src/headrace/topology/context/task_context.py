@@ -154,7 +154,7 @@ class TaskContext:
     """Longest call of an `init` since the task started, in wall-clock time."""
     outbox: Any = None
     """The `Outbox` of a task that writes to an external sink."""
-    refused: Callable[[str, Exception, Any, SinkRow], None] = _raise_refusal
+    on_row_rejected: Callable[[str, Exception, Any, SinkRow], None] = _raise_refusal
     """Called with the node, the error, the message and the row that an external sink rejects;
     returns if the row is skipped."""
     _by_stream_time: Schedules = field(default_factory=Schedules)
