@@ -305,7 +305,7 @@ streams/supervisor/worker_process.py spark_bridge/stages.py
 spark_bridge/dataframes/changelog_source.py spark_bridge/handover/worker.py
 
 streams/client/stores.py streams/devbroker/jars.py streams/devbroker/process.py
-streams/kafka/port_check.py streams/mirror/session.py
+streams/mirror/session.py
 streams/simulation/run.py streams/simulation/simulated_worker.py streams/stream_threads.py
 streams/tasks/input_queue.py streams/testing/driver_store.py streams/testing/driver_topics.py
 streams/worker/commit.py streams_web/metrics.py streams_web/pages.py topology/compile/aggregate.py

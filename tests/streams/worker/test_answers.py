@@ -173,7 +173,7 @@ def test_what_is_no_answer_is_told_with_its_place(answer: object, said: str) -> 
         return answer
 
     scene = Scene(my_handler)
-    with pytest.raises(ConfigError, match="must answer") as raised:
+    with pytest.raises(ConfigError, match="must return") as raised:
         scene.ask(StreamsError("it is broken"))
     line = my_handler.__code__.co_firstlineno
     assert f"{__file__}:{line}" in str(raised.value)

@@ -90,7 +90,6 @@ def served(
     log: Log,
     set_level: SetLevel,
     queries: Callable[[], object],
-    *,
     advertise: Callable[[str], None] = lambda _: None,
 ) -> Iterator[None]:
     """Serve metrics, health and stores; `advertise` is called before the first query's answer."""
@@ -227,15 +226,14 @@ def run(
         queries = LoadedQueries(
             target, settings, lambda: supervisor.health.snapshot, processes.queries
         )
-        served_here = served(
-            http, lambda: supervisor.health, log, set_level, queries, advertise=advertise
-        )
-        with served_here, _signals(supervisor):
+        server = served(http, lambda: supervisor.health, log, set_level, queries, advertise)
+        with server, _signals(supervisor):
             log.info("supervisor_started", target=target, workers=workers, **_origins(settings))
-            sys.exit(supervisor.run(processes.wait))
+            code = supervisor.run(processes.wait)
     finally:
         control.close()
         (line or written).close()
+    sys.exit(code)
 
 
 def _origins(settings: Mapping[str, Any]) -> dict[str, dict[str, str]]:
