@@ -82,7 +82,7 @@ def test_a_library_that_is_missing_is_named() -> None:
     if _has("polars"):
         stream.map_batches(lambda f: f, as_="polars")
         return
-    with pytest.raises(TopologyError, match="as_='polars' needs polars, which is not installed"):
+    with pytest.raises(TopologyError, match="as_='polars' requires polars, which is not installed"):
         stream.map_batches(lambda f: f, as_="polars")
 
 
