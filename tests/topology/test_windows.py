@@ -116,7 +116,7 @@ class TestJoinWindows:
     @given(before=st.integers(-10, 20), after=st.integers(-10, 20))
     def test_the_sides_leave_time_between_them(self, before: int, after: int) -> None:
         if before + after < 0:
-            with pytest.raises(TopologyError, match="leave no time"):
+            with pytest.raises(TopologyError, match="must be at least 0"):
                 JoinWindows(time_difference=ms(0), before=ms(before), after=ms(after))
             return
         spec = JoinWindows(time_difference=ms(0), before=ms(before), after=ms(after))

@@ -109,7 +109,7 @@ def test_positions_of_others_are_others(path: Path) -> None:
         ({"id": 1, "name": "\ud800"}, "name", "text with a lone surrogate"),
         ({"id": 1, "name": [float("nan")]}, "name", "TypeError as JSON: JSON cannot represent NaN"),
         ({"id": 1}, "name", "the record has no value for this column"),
-        (None, "id", "the record's value is null; filter it out, or give key="),
+        (None, "id", "the value is null; filter the record out, or pass key="),
         (
             {"id": "x", "name": "tea"},
             "id",

@@ -17,7 +17,7 @@ from headrace.state.buffer import Coding
 from headrace.state.buffers import make_buffer
 from headrace.state.memory import MemoryTaskState
 from headrace.state.spec import StoreSpec
-from headrace.topology.serdes.normalise import exact_types, keeper
+from headrace.topology.serdes.normalise import exact_types, normaliser
 
 def resident():
     status = Path("/proc/self/status").read_text()
@@ -33,7 +33,7 @@ buffer = make_buffer(
         decode=json.deserialize,
         stored_form="bytes",
         exact=exact_types(json),
-        keep=keeper(json),
+        keep=normaliser(json),
     ),
 )
 before = resident()

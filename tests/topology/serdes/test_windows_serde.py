@@ -117,7 +117,7 @@ def test_the_inner_serde_can_be_filled_in_later(
 ) -> None:
     window = Windowed("k", Window(0, 300_000))
     for call in (lambda: without.serialize(window), lambda: without.deserialize(bytes(17))):
-        with pytest.raises(SerdeError, match="no serde for the inner key"):
+        with pytest.raises(SerdeError, match="requires a serde for the inner key"):
             call()
     filled = without.with_inner_default(serdes.string)
     assert filled.deserialize(filled.serialize(window)) == window

@@ -57,7 +57,7 @@ def test_all_processes_end_within_seconds_and_a_later_start_begins_anew(
     assert len(other.events("shutdown_request_received")) == 1
     reasons = [event["reason"] for event in other.events("application_failed")]
     assert len(reasons) == 1
-    assert "shut down everywhere" in reasons[0]
+    assert "is shut down on all hosts" in reasons[0]
     assert "RecordError" in reasons[0]
     assert f"{app.input}-" in reasons[0]
     assert "a secret of the record" not in one.text() + other.text()
