@@ -8,7 +8,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
@@ -129,15 +129,30 @@ class Cluster:
 
     def is_whole(self) -> bool:
         """Whether every partition has a leader and all its replicas in sync."""
+        partitions = self._partitions()
+        return bool(partitions) and all(
+            partition.leader in NODES and len(partition.isrs) == len(partition.replicas)
+            for partition in partitions
+        )
+
+    def _partitions(self) -> list[Any]:
         try:
             topics = self.admin.list_topics(timeout=_ANSWER_S).topics
         except KafkaException:
-            return False
-        return all(
-            partition.leader in NODES and len(partition.isrs) == len(partition.replicas)
-            for topic in topics.values()
-            for partition in topic.partitions.values()
-        )
+            return []
+        return [partition for topic in topics.values() for partition in topic.partitions.values()]
+
+    def restart_out_of_sync(self) -> list[int]:
+        """Restart the nodes that have replicas out of sync; returns them.
+
+        A broker stops to replicate a partition for good if records were deleted up to the middle
+        of a batch, and it fetches that batch anew: UnexpectedAppendOffsetException in its log.
+        """
+        nodes = {n for one in self._partitions() for n in set(one.replicas) - set(one.isrs)}
+        for node in nodes:
+            self.stop(node)
+        self.start()
+        return sorted(nodes)
 
     def wait_whole(self, seconds: float) -> bool:
         """Wait until everything is led and replicated again; False if it is not in time."""
