@@ -29,7 +29,7 @@ def test_every_code_is_in_the_table() -> None:
 def test_every_error_that_nobody_catches_is_in_the_table() -> None:
     """Their own documentation says so; what the worker catches has no code of its own."""
     loaded = _all_below(StreamsError)
-    final = {error for error in loaded if "It is not handled" in (error.__doc__ or "")}
+    final = {error for error in loaded if "t is not handled" in (error.__doc__ or "")}
     assert len(final) >= 8
     table = {ending.error for ending in TABLE}
     # What is more special than one of them has its code, see below.

@@ -64,6 +64,7 @@ def test_only_a_worker_that_closes_reports_its_end(tmp_path: Path, ending: str) 
         ("{}['town']", ExitCode.CONFIGURATION),
         ("print(no_such_name)", ExitCode.CONFIGURATION),
         ("raise ConnectionRefusedError('later')", ExitCode.CRASHED),
+        ("raise RuntimeError('later')", ExitCode.CRASHED),
     ],
 )
 def test_a_wrong_function_is_not_called_again(tmp_path: Path, raised: str, code: ExitCode) -> None:
