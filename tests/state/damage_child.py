@@ -24,8 +24,12 @@ def opened(path: Path) -> RocksTaskState:
     return RocksTaskState(path, [StoreSpec(name) for name in STORES], memory=memory)
 
 
-def build(path: Path, choose: random.Random) -> History:
-    """Commit, flush, restore and open again at random; the state stays open."""
+def build(path: Path, choose: random.Random) -> tuple[RocksTaskState, History]:
+    """Commit, flush, restore and open again at random; return the open state and its history.
+
+    A state that Python releases is flushed, its column families in an order that depends on the
+    version of Python, so the caller must hold it until the process ends.
+    """
     state, history = opened(path), {name: [Rows()] for name in STORES}
     for _ in range(choose.randrange(1, 14)):
         what, name = choose.random(), choose.choice(STORES)
@@ -43,7 +47,7 @@ def build(path: Path, choose: random.Random) -> History:
             state.begin_restore()
             state.restore({name: [(k.encode(), v.encode()) for k, v in rows.items()]})
             state.end_restore({name: at(len(history[name]) - 1)})
-    return history
+    return state, history
 
 
 def commit(state: RocksTaskState, history: History, choose: random.Random) -> None:
@@ -93,7 +97,8 @@ def wrong_rows(path: Path, history: History) -> list[str]:
 if __name__ == "__main__":
     what, directory, seed = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
     if what == "build":
-        (directory / "history").write_text(json.dumps(build(directory / "db", random.Random(seed))))
+        held, history = build(directory / "db", random.Random(seed))
+        (directory / "history").write_text(json.dumps(history))
     else:
         known = json.loads((directory / "history").read_text())
         damaged = sorted(directory.glob("damaged-*"))
