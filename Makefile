@@ -63,7 +63,7 @@ SPARK_QUICK := $(patsubst %,tests/spark_bridge/%.py,handover/live/test_handover_
 
 QUICK_TESTS := -m "not spark and not broker and not slow and not long" -n 3 --dist loadfile \
 	--no-loadscope-reorder --hypothesis-profile=quick -q tests/state tests/topology tests/streams \
-	tests/test_imports.py tests/test_layout.py tests/test_golden_names.py tests/test_face.py \
+	tests/upgrade tests/test_imports.py tests/test_layout.py tests/test_golden_names.py tests/test_face.py \
 	tests/test_recipe.py
 
 # Under ninety seconds on two cores, and neither Java nor a broker: what one runs between two edits.

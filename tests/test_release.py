@@ -18,7 +18,7 @@ from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 from trove_classifiers import classifiers
 
-from tests.support.release import refusals
+from tests.support.release import refusals, version_of
 from tests.support.wheel_tests import copy_tree, find_python, named_versions, run_tests
 from tests.test_packaging import ROOT, build, copy_of_the_tree
 
@@ -45,6 +45,7 @@ def clone(tmp_path: Path) -> Path:
         "src/headrace/__init__.py": '__version__: Final = "1.2.0"\n',
         "CHANGELOG.md": CHANGELOG,
         "changes/README.md": "# Fragments\n",
+        "tests/golden/release-1.2.0/results.jsonl": "",
         ".gitignore": "dist/\n",
     }.items():
         (origin / name).parent.mkdir(parents=True, exist_ok=True)
@@ -84,7 +85,7 @@ def test_a_folder_without_git_is_refused(clone: Path) -> None:
 def test_a_version_without_a_section_is_refused(clone: Path) -> None:
     (clone / "src/headrace/__init__.py").write_text('__version__: Final = "1.3.0"\n')
     commit(clone)
-    (refused,) = refusals(clone)
+    refused, _ = refusals(clone)
     assert refused == (
         "CHANGELOG.md has no section for version 1.3.0. "
         "Run towncrier build --version 1.3.0, and commit the result."
@@ -118,6 +119,13 @@ def test_fragments_that_are_left_are_refused(clone: Path) -> None:
     assert "changes/ has files that towncrier ignores (typo.fxed.md)." in unknown
 
 
+def test_a_version_whose_state_is_not_stored_is_refused(clone: Path) -> None:
+    shutil.rmtree(clone / "tests/golden/release-1.2.0")
+    commit(clone)
+    (refused,) = refusals(clone)
+    assert refused.startswith("tests/golden/release-1.2.0 does not exist")
+
+
 def test_a_tag_of_another_version_is_refused(clone: Path) -> None:
     (refused,) = refusals(clone, "v1.2.1")
     assert refused.startswith("The tag is v1.2.1, but the package has version 1.2.0")
@@ -145,6 +153,8 @@ def released(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (tree / "CHANGELOG.md").write_text(changelog.replace("(unreleased)", "(2026-05-01)"))
     for path in (tree / "changes").glob("*.*.md"):
         path.unlink()
+    stored = f"tests/golden/release-{version_of(tree)}"
+    shutil.copytree(ROOT / stored, tree / stored)
     git(tree, "init", "--quiet")
     commit(tree)
     done = release(tree)

@@ -26,7 +26,13 @@ _FRAGMENT = re.compile(r".+\.(added|changed|fixed|removed)(\.\d+)?\.md")
 
 def refusals(tree: Path, tag: str | None = None) -> list[str]:
     """Return the reasons why the tree cannot be released, each with its fix."""
-    return [*_uncommitted(tree), *_other_tag(tree, tag), *_changelog(tree), *_fragments(tree)]
+    return [
+        *_uncommitted(tree),
+        *_other_tag(tree, tag),
+        *_changelog(tree),
+        *_fragments(tree),
+        *_stored_state(tree),
+    ]
 
 
 def version_of(tree: Path) -> str:
@@ -112,6 +118,15 @@ def _fragments(tree: Path) -> Iterator[str]:
         yield (
             f"changes/ has files that towncrier ignores ({_shortened(unknown)}). Rename them as "
             "changes/README.md describes, or delete them."
+        )
+
+
+def _stored_state(tree: Path) -> Iterator[str]:
+    directory = f"tests/golden/release-{version_of(tree)}"
+    if not (tree / directory).is_dir():
+        yield (
+            f"{directory} does not exist, so later releases could not be tested with the state of "
+            "this one. Run python -m tests.support.release_state, and commit the result."
         )
 
 
