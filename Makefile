@@ -11,7 +11,7 @@ unexport PYTHONDONTWRITEBYTECODE
 FIND_JAVA := from headrace.streams.devbroker.java import find_java; find_java()
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test faults test-quick test-long spark chaos chaos-sinks mutants lint format docs demo bench test-wheel release clean
+.PHONY: help setup test faults test-quick test-long spark chaos chaos-sinks mutants lint format docs docs-zensical demo bench test-wheel release clean
 
 help:  ## List the commands
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
@@ -109,6 +109,12 @@ docs: export DISABLE_MKDOCS_2_WARNING = true
 docs: setup  ## Build the documentation into site/
 	$(BIN)/mkdocs build --strict --quiet
 
+# A second generator reads the same mkdocs.yml. Nothing depends on it: its failure only prints a line.
+docs-zensical: export SITE_DIR := build/zensical
+docs-zensical: setup  ## Build the documentation with Zensical into build/zensical/
+	@$(BIN)/python -m pip install --quiet zensical==0.0.73 && $(BIN)/zensical build --strict || \
+		echo "Zensical cannot build the documentation. Check its messages above; make docs is not affected."
+
 demo: setup  ## Run the demo on a separate broker; ARGS=--stay keeps its dashboard
 	$(BIN)/python -m examples.demo $(ARGS)
 
@@ -122,5 +128,5 @@ release: setup  ## Build and check sdist, wheel, SBOM and checksums in dist/
 	$(BIN)/python -m tests.support.release $(TAG:%=--tag %)
 
 clean:  ## Remove build and test files; keep .venv and the dev broker's data
-	rm -rf build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf build dist site .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -path ./$(VENV) -prune -o -name __pycache__ -type d -exec rm -rf {} +
