@@ -199,6 +199,33 @@ def test_the_flow_has_rates_and_lags_on_its_arrows(scene: Scene) -> None:
     )
 
 
+def test_labels_of_arrows_that_meet_do_not_overlap(scene: Scene) -> None:
+    builder = StreamsBuilder()
+    customers = builder.table("customers", value=serdes.json)
+    builder.stream("orders", value=serdes.json).join(customers, lambda order, _: order).to("counts")
+    scene.picture = picture_of(builder.build())
+    scene.change = reading_customers
+    page = scene.open()
+    labels = page.locator("svg text[data-arrow$='> part 0']")
+    wait_until(lambda: labels.count() == 2, what="two labels")
+    first, second = (labels.nth(number).bounding_box() for number in range(2))
+    assert abs(first["x"] - second["x"]) < first["width"]  # else there is nothing to avoid
+    assert abs(first["y"] - second["y"]) >= first["height"] - 2
+
+
+def reading_customers(snapshot: ApplicationSnapshot) -> ApplicationSnapshot:
+    """Have each task read a second topic."""
+    workers = []
+    for worker in snapshot.workers:
+        assert worker.snapshot is not None
+        tasks = tuple(
+            replace(task, inputs=(*task.inputs, replace(task.inputs[0], topic="customers")))
+            for task in worker.snapshot.tasks
+        )
+        workers.append(replace(worker, snapshot=replace(worker.snapshot, tasks=tasks)))
+    return replace(snapshot, workers=tuple(workers))
+
+
 def near(text: str, rate: int) -> bool:
     """Whether a rate is shown that is about this one; how exactly depends on when it was asked."""
     return text.endswith("/s") and 0.7 * rate < float(text.removesuffix("/s")) < 1.3 * rate

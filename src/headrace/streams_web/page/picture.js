@@ -6,6 +6,7 @@ import { grouped, sum } from "./model.js";
 const SVG = "http://www.w3.org/2000/svg";
 const LETTER = 7.4;
 const LINE = 17;
+const LABEL = 13;
 const GAP = 26;
 const ROW_GAP = 62;
 const PAD = 12;
@@ -136,7 +137,8 @@ export function draw(into, topology, model) {
   const head = element("marker", { id: "head", viewBox: "0 0 8 8", refX: 8, refY: 4, markerWidth: 7, markerHeight: 7, orient: "auto" });
   head.append(element("path", { d: "M0 0L8 4L0 8" }));
   drawn.append(head);
-  for (const arrow of overview.arrows) drawArrow(drawn, arrow, places, model, application);
+  const labels = [];
+  for (const arrow of overview.arrows) drawArrow(drawn, arrow, places, labels, model, application);
   for (const place of places.values()) drawBox(drawn, place);
   into.replaceChildren(drawn);
 }
@@ -156,7 +158,7 @@ function drawBox(drawn, { box, lines, x, y, width, height }) {
   drawn.append(group);
 }
 
-function drawArrow(drawn, arrow, places, model, application) {
+function drawArrow(drawn, arrow, places, labels, model, application) {
   const start = places.get(arrow.start);
   const end = places.get(arrow.end);
   const x1 = start.x + start.width / 2;
@@ -169,7 +171,11 @@ function drawArrow(drawn, arrow, places, model, application) {
   const label = labelOf(start.box, end.box, model, application);
   if (label) {
     const x = (x1 + x2) / 2 + 6;
-    const y = (y1 + y2) / 2 + 4;
+    const right = x + label.text.length * LETTER;
+    let y = (y1 + y2) / 2 + 4;
+    // Arrows that meet have labels close to each other: one below the other.
+    while (labels.some((one) => Math.abs(one.y - y) < LABEL && x < one.right && one.x < right)) y += LABEL;
+    labels.push({ x, y, right });
     drawn.append(element("text", { class: label.lag ? "label lag" : "label", x, y, "data-arrow": `${arrow.start} > ${arrow.end}` }, label.text));
   }
 }
