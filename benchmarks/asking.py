@@ -30,8 +30,9 @@ import click
 import structlog
 
 from benchmarks.jobs.catalogue import JOBS, TOPOLOGIES
-from benchmarks.jobs.job import START_MS, Job, topic
-from benchmarks.measure.cluster import Cluster, cluster
+from benchmarks.jobs.job import Job, topic
+from benchmarks.jobs.shape import START_MS
+from benchmarks.measure.cluster import Cluster, open_cluster
 from benchmarks.measure.feeding import feeding
 from benchmarks.measure.processes import Service
 from benchmarks.measure.turns import Meter, Turn, rounds, settings_of
@@ -42,7 +43,7 @@ from headrace.streams.metrics.snapshots import HealthSnapshot
 from headrace.streams.testing.memory_worker import EventLog
 from headrace.streams_web.server import HttpServer
 
-JOB, IDLE, KEYS = "sum_100k", "last_value", 100_000
+JOB, IDLE, KEYS = "sum", "last_value", 100_000
 BAR = 0.02
 SURE = 1.645
 """Of a hundred medians, ninety-five are not further above the true one than so many errors."""
@@ -141,33 +142,35 @@ def _served(kind: str, settings: Settings) -> Iterator[RemoteStore[Any, Any]]:
 
 
 @contextmanager
-def _idle(place: Cluster) -> Iterator[Settings]:
+def _idle(cluster: Cluster) -> Iterator[Settings]:
     """The settings of another application, which has nearly nothing to do any more."""
     name = f"asking-idle-{secrets.token_hex(3)}"
     source = f"{name}-in"
-    place.create(f"{name}-output", source, partitions=PARTITIONS)
-    place.fill(source, ((b'"key-%08d"' % n, b"%d" % n, START_MS) for n in range(KEYS)))
+    cluster.create(f"{name}-output", source, partitions=PARTITIONS)
+    cluster.fill(source, ((b'"key-%08d"' % n, b"%d" % n, START_MS) for n in range(KEYS)))
     with (
         tempfile.TemporaryDirectory(prefix="headrace-asking-") as state,
         # Without any commit its rows would be called old.
-        feeding(place.bootstrap, source, per_s=4, key_of=lambda number: number, partitions=0),
+        feeding(cluster.bootstrap, source, per_s=4, key_of=lambda number: number, partitions=0),
     ):
-        service = Service(IDLE, bootstrap=place.bootstrap, run=name, source=name, state=Path(state))
+        service = Service(
+            IDLE, bootstrap=cluster.bootstrap, run=name, source=name, state=Path(state)
+        )
         service.wait_for("committed", records=KEYS)
         try:
-            yield settings_of(place.bootstrap, name, state)
+            yield settings_of(cluster.bootstrap, name, state)
         finally:
             service.stop()
 
 
 @contextmanager
 def _running(
-    place: Cluster, job: Job, source: str, idle: Settings
+    cluster: Cluster, job: Job, source: str, idle: Settings
 ) -> Iterator[tuple[Meter, Asking]]:
     name = f"{source}-{secrets.token_hex(3)}"
-    place.create(f"{name}-output", partitions=PARTITIONS)
+    cluster.create(f"{name}-output", partitions=PARTITIONS)
     with tempfile.TemporaryDirectory(prefix="headrace-asking-") as state:
-        settings, meter = settings_of(place.bootstrap, name, state), Meter()
+        settings, meter = settings_of(cluster.bootstrap, name, state), Meter()
         topology = job.topology(source, f"{name}-output")
         with KafkaStreams(topology, settings, worker_listener=meter) as app:
             meter.processed = lambda: app.records_processed
@@ -179,7 +182,7 @@ def _running(
                 yield meter, asking
             finally:
                 asking.close()
-    place.delete(name)
+    cluster.delete(name)
 
 
 @click.command()
@@ -194,15 +197,15 @@ def main(records: int, seconds: float, turn_s: float, plan: str | None) -> None:
         Asker(json.loads(plan)).run()
         return
     until_s, found, rows = time.monotonic() + seconds, list[dict[str, Turn]](), 0
-    with cluster(None) as place, _idle(place) as idle:
+    with open_cluster(None) as cluster, _idle(cluster) as idle:
         job, source = JOBS[JOB], f"asking-{secrets.token_hex(3)}"
-        made = job.make(records // FILLS)
-        place.create(*(topic(source, end) for end in made.inputs), partitions=PARTITIONS)
+        made = job.make(job.shape(records // FILLS))
+        cluster.create(*(topic(source, end) for end in made.inputs), partitions=PARTITIONS)
         for _ in range(FILLS):
             for end, written in made.inputs.items():
-                place.fill(topic(source, end), written)
+                cluster.fill(topic(source, end), written)
         while time.monotonic() < until_s:
-            with _running(place, job, source, idle) as (meter, asking):
+            with _running(cluster, job, source, idle) as (meter, asking):
                 found += rounds(
                     meter,
                     (WORKER, ANOTHER, NOBODY),

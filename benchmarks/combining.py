@@ -9,7 +9,7 @@ from __future__ import annotations
 import click
 
 from benchmarks.jobs.moved import job_of
-from benchmarks.measure.cluster import cluster
+from benchmarks.measure.cluster import open_cluster
 from benchmarks.pairs import compare
 
 SETTINGS = (
@@ -19,7 +19,7 @@ SETTINGS = (
 
 
 @click.command()
-@click.option("--bootstrap", help="A cluster to run on; by default a broker of one's own.")
+@click.option("--bootstrap", help="Cluster to run on; a temporary broker by default.")
 @click.option("--records", default=300_000, show_default=True)
 @click.option("--pairs", default=3, show_default=True)
 @click.option("--partitions", default=1, show_default=True)
@@ -28,10 +28,10 @@ def main(
     bootstrap: str | None, records: int, pairs: int, partitions: int, keys: tuple[int, ...]
 ) -> None:
     """Measure sums with the rewrite over sums without it."""
-    with cluster(bootstrap) as place:
+    with open_cluster(bootstrap) as cluster:
         for accounts in keys:
             job = job_of(accounts, records)
-            compare(place, job, SETTINGS, pairs=pairs, partitions=partitions)
+            compare(cluster, job, SETTINGS, pairs=pairs, partitions=partitions)
 
 
 if __name__ == "__main__":

@@ -14,16 +14,16 @@ import click
 from benchmarks.jobs.moved import MOVED_WINDOWS, job_of
 from benchmarks.jobs.words import JOBS as WORDS
 from benchmarks.latency import WARMING_S, measured, own
-from benchmarks.measure.cluster import cluster
+from benchmarks.measure.cluster import open_cluster
 from benchmarks.pairs import compare
 
 SETTINGS = ("stream.time=slowest", "stream.time=fastest")
 WORDS_SHARE = 4
-"""A sentence is eight records on their way."""
+"""A sentence is eight records in the repartition topic."""
 
 
 @click.command()
-@click.option("--bootstrap", help="A cluster to run on; by default a broker of one's own.")
+@click.option("--bootstrap", help="Cluster to run on; a temporary broker by default.")
 @click.option("--records", default=1_600_000, show_default=True)
 @click.option("--pairs", default=5, show_default=True)
 @click.option("--partitions", default=2, show_default=True)
@@ -42,19 +42,19 @@ def main(
     """Compare slowest with fastest in jobs that read a repartition topic."""
     (words,) = WORDS
     jobs = (
-        replace(words, records=records // WORDS_SHARE),
+        replace(words, shapes=(words.shape(records // WORDS_SHARE),)),
         job_of(10_000, records),
-        replace(MOVED_WINDOWS, records=records),
+        replace(MOVED_WINDOWS, shapes=(MOVED_WINDOWS.shape(records),)),
     )
-    with cluster(bootstrap) as place:
+    with open_cluster(bootstrap) as cluster:
         for job in jobs:
             if not names or job.name in names:
-                compare(place, job, SETTINGS, pairs=pairs, partitions=partitions)
+                compare(cluster, job, SETTINGS, pairs=pairs, partitions=partitions)
         if names and "latency" not in names:
             return
         runners = [own([setting]) for setting in SETTINGS]
         for latency in measured(
-            place,
+            cluster,
             rate,
             seconds,
             runners,

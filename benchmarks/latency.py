@@ -24,7 +24,7 @@ import orjson
 from confluent_kafka import Consumer, Producer
 from rich.console import Console
 
-from benchmarks.measure.cluster import Cluster, cluster
+from benchmarks.measure.cluster import Cluster, open_cluster
 from benchmarks.measure.usage import usage
 from benchmarks.peers.commands import commands, headrace
 from benchmarks.peers.peer import Order, Variant
@@ -164,7 +164,7 @@ class Output:
 
 
 def _measure(
-    place: Cluster,
+    cluster: Cluster,
     application: str,
     who: Runner,
     per_s: int,
@@ -175,15 +175,15 @@ def _measure(
     """Run one application."""
     name = f"bench-latency-{secrets.token_hex(3)}"
     source, output = f"{name}-in", f"{name}-output"
-    place.create(source, output, partitions=partitions)
-    broker = [] if place.broker_pid is None else [place.broker_pid]
+    cluster.create(source, output, partitions=partitions)
+    broker = [] if cluster.broker_pid is None else [cluster.broker_pid]
     with tempfile.TemporaryDirectory(prefix="headrace-bench-state-") as state:
-        order = Order(application, place.bootstrap, name, name, output, Path(state))
+        order = Order(application, cluster.bootstrap, name, name, output, Path(state))
         with running(who.command(order), 1) as processes:
             pids = [process.pid for process in processes]
-            feed = Feed(place.bootstrap, source, per_s, seconds + WARM_UP_S)
+            feed = Feed(cluster.bootstrap, source, per_s, seconds + WARM_UP_S)
             feed.probe()
-            read = Output(place.bootstrap, output)
+            read = Output(cluster.bootstrap, output)
             read.wait_for_one()
             feed.thread.start()
             begun_s = time.monotonic()
@@ -196,7 +196,7 @@ def _measure(
             markers = read.offset - offset - len(ms)
             ms += _read_until(read, feed, time.monotonic() + DRAIN_S)
             read.close()
-    place.delete(name)
+    cluster.delete(name)
     if feed.left:
         raise click.ClickException(f"{who.name}, {application}: {feed.left} records did not come")
     cuts = statistics.quantiles(ms, n=1000, method="inclusive")
@@ -225,7 +225,7 @@ def _read_until(read: Output, feed: Feed, deadline: float) -> list[float]:
 
 
 def measured(
-    place: Cluster,
+    cluster: Cluster,
     rate: int,
     seconds: float,
     runners: Sequence[Runner],
@@ -238,7 +238,7 @@ def measured(
     """Measure the latency of applications, by default a stateless and a stateful application.
 
     Args:
-        place: the cluster.
+        cluster: the cluster.
         rate: records per second.
         seconds: how long, after a warm-up.
         runners: who is measured, in turns.
@@ -249,17 +249,17 @@ def measured(
     """
     found = []
     if warming_s:
-        _measure(place, applications[0], runners[0], rate, warming_s, partitions=partitions)
+        _measure(cluster, applications[0], runners[0], rate, warming_s, partitions=partitions)
     for application in applications:
         for number in range(rounds):
             for who in runners if number % 2 == 0 else reversed(runners):
-                one = _measure(place, application, who, rate, seconds, partitions=partitions)
+                one = _measure(cluster, application, who, rate, seconds, partitions=partitions)
                 found.append(one)
     return found
 
 
 @click.command()
-@click.option("--bootstrap", help="A cluster to run on; by default a broker of one's own.")
+@click.option("--bootstrap", help="Cluster to run on; a temporary broker by default.")
 @click.option("--rate", default=1000, show_default=True, help="Records per second.")
 @click.option("--seconds", default=20, show_default=True, help="How long to measure.")
 @click.option("--rounds", default=1, show_default=True, help="How often, in turns.")
@@ -292,9 +292,9 @@ def main(
     runners = [own(extra), *(own((*extra, other)) for other in others)]
     runners += [own(extra, checkout) for checkout in checkouts]
     runners += kafka_streams(say.print) if java else []
-    with cluster(bootstrap) as place:
+    with open_cluster(bootstrap) as cluster:
         warming_s = WARMING_S if bootstrap is None else 0.0
-        found = measured(place, rate, seconds, runners, rounds, warming_s=warming_s)
+        found = measured(cluster, rate, seconds, runners, rounds, warming_s=warming_s)
     say.print(latency_table(found))
     if path is not None:
         path.write_text(json.dumps([asdict(one) for one in found], indent=2) + "\n")

@@ -18,14 +18,15 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from benchmarks.jobs.job import START_MS, Record
-from benchmarks.measure.cluster import Cluster, cluster
+from benchmarks.jobs.job import Record
+from benchmarks.jobs.shape import START_MS
+from benchmarks.measure.cluster import Cluster, open_cluster
 from benchmarks.measure.processes import Service
 from benchmarks.measure.usage import usage
 from benchmarks.report import memory_table
 from benchmarks.results import Memory
 
-LOOK_EVERY_S = 0.05
+POLL_INTERVAL_S = 0.05
 STRIDE = 7919
 """A prime: the keys' numbers modulo their count come once each."""
 
@@ -39,19 +40,19 @@ def documents(keys: int, value_bytes: int) -> Iterator[Record]:
 
 
 def measured(
-    place: Cluster, keys: int, *, value_bytes: int, partitions: int, settings: Sequence[str] = ()
+    cluster: Cluster, keys: int, *, value_bytes: int, partitions: int, settings: Sequence[str] = ()
 ) -> Memory:
     """Fill the state of an application, and watch its memory meanwhile."""
     assert keys % STRIDE, "some keys would come twice, and others never"
     name = f"bench-memory-{secrets.token_hex(3)}"
     source = f"{name}-in"
-    place.create(source, f"{name}-output", partitions=partitions)
-    place.fill(source, documents(keys, value_bytes))
+    cluster.create(source, f"{name}-output", partitions=partitions)
+    cluster.fill(source, documents(keys, value_bytes))
     with tempfile.TemporaryDirectory(prefix="headrace-bench-state-") as state:
         options = [word for item in settings for word in ("--set", item)]
         service = Service(
             "last_value",
-            bootstrap=place.bootstrap,
+            bootstrap=cluster.bootstrap,
             run=name,
             source=name,
             state=Path(state),
@@ -62,17 +63,17 @@ def measured(
         most = last = begin
         while service.total("committed") < keys:
             service.require_running()
-            time.sleep(LOOK_EVERY_S)
+            time.sleep(POLL_INTERVAL_S)
             last = usage([service.pid]).memory
             most = max(most, last)
         took_s = time.monotonic() - begun_s
         service.stop()
-    place.delete(name)
+    cluster.delete(name)
     return Memory(keys, value_bytes, begin=begin, most=most, last=last, per_s=keys / took_s)
 
 
 @click.command()
-@click.option("--bootstrap", help="A cluster to run on; by default a broker of one's own.")
+@click.option("--bootstrap", help="Cluster to run on; a temporary broker by default.")
 @click.option(
     "--keys", "sizes", multiple=True, default=(100_000, 1_000_000), show_default=True,
     type=click.IntRange(1), help="How many keys; may be given several times.",
@@ -91,8 +92,8 @@ def main(
 ) -> None:
     """Measure resident memory as the keys of an application grow."""
     options = {"value_bytes": value_bytes, "partitions": partitions}
-    with cluster(bootstrap) as place:
-        found = [measured(place, keys, settings=settings, **options) for keys in sizes]
+    with open_cluster(bootstrap) as cluster:
+        found = [measured(cluster, keys, settings=settings, **options) for keys in sizes]
     Console().print(memory_table(found))
     if path is not None:
         path.write_text(json.dumps([asdict(one) for one in found], indent=2) + "\n")

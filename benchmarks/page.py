@@ -1,6 +1,6 @@
-"""The figures of docs/performance.md, from what the last whole benchmark wrote.
+"""Figures of docs/performance.md, from the results of the last full benchmark.
 
-``python -m benchmarks.page`` puts them between the page's marks; a test holds that they are there.
+``python -m benchmarks.page`` writes them between the page's marks; a test checks them.
 """
 
 from __future__ import annotations
@@ -14,20 +14,24 @@ from benchmarks.results import Comparison, Latency, Report, Restart, comparisons
 
 PAGE = Path("docs/performance.md")
 RESULTS = Path("benchmarks/results/latest.json")
-RATIOS_SAY = (
-    "Headrace over others, median (lowest-highest) of the rounds' ratios, one alone where there "
-    "was time for one round. More is better; of memory, less."
+SINGLE_ROUNDS = (
+    "Headrace over others, median (lowest-highest) of the rounds' ratios, a single figure if there "
+    "was one round. More is better; of memory, less."
+)
+RATIOS = (
+    "Headrace over others, median (lowest-highest) of the ratios of {} rounds or more. For each "
+    "job, the first row has the worst ratio of all shapes. More is better; of memory, less."
 )
 BEGIN, END = "<!-- figures: python -m benchmarks.page -->\n", "<!-- end of figures -->\n"
 
 
 def read(path: Path = RESULTS) -> Report:
-    """What was measured last."""
+    """Read the last results."""
     return msgspec.json.decode(path.read_bytes(), type=Report)
 
 
 def figures(report: Report) -> str:
-    """The tables of the page, in Markdown."""
+    """Return the tables of the page, in Markdown."""
     versions = ", ".join(f"{name} {version}" for name, version in report.versions.items())
     rounds = sorted({len(series.runs) for job in report.jobs for series in job.series})
     ends = rounds[0], rounds[-1]
@@ -41,24 +45,26 @@ def figures(report: Report) -> str:
         f"{report.machine}; {versions}. One call of `make bench` of {report.minutes:.0f} minutes, "
         f"rounds of each job: {' to '.join(str(n) for n in dict.fromkeys(ends))}. "
         f"Outputs that differ from the recount, and runs that failed: {wrong}. The fixed loop took "
-        f"{report.noise.median_ms:.0f} ms, up to {report.noise.spread:.0%} more than its best, so "
-        "the machine's speed changed by that, and a ratio of one round shows no more than its "
-        "order."
+        f"{report.noise.median_ms:.0f} ms, up to {report.noise.spread:.0%} more than its "
+        "minimum, so smaller differences are not significant."
     )
+    explanation = SINGLE_ROUNDS if report.min_rounds == 1 else RATIOS.format(report.min_rounds)
     lines = [
         call,
         "",
-        RATIOS_SAY,
+        explanation,
         "",
         *_table(
-            ("job", "settings", "over", "whole run", "middle of it", "per CPU-second", "memory"),
-            _ratios(comparisons(report.jobs)),
+            ("job", "settings", "over", "end to end", "steady state", "per CPU-second", "memory"),
+            _ratios(comparisons(report.jobs, report.min_rounds)),
         ),
         "",
-        "Input records per second of the whole run, and the most memory that was resident:",
+        "Input records per second, and maximum resident memory:",
         "",
-        *_table(("job", "records", "variant", "whole", "middle", "MiB"), _runs(report)),
+        *_table(("job", "records", "variant", "end to end", "steady state", "MiB"), _runs(report)),
         "",
+        *_shapes(report),
+        *_memory_over_time(report),
         *_latency(report.latency),
         "",
         *_restarts(report.restarts),
@@ -76,7 +82,7 @@ def _table(names: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]
 def _ratios(found: Sequence[Comparison]) -> Iterator[Sequence[str]]:
     for one in found:
         figured = (one.whole, one.middle, one.per_cpu, one.memory)
-        yield one.title, one.settings, one.other, *(_ratio(*figure) for figure in figured)
+        yield one.name, one.settings, one.other, *(_ratio(*figure) for figure in figured)
 
 
 def _ratio(middle: float, low: float, high: float) -> str:
@@ -88,13 +94,38 @@ def _runs(report: Report) -> Iterator[Sequence[str]]:
         for series in job.series:
             if any(run is not None for run in series.runs):
                 yield (
-                    job.title,
+                    job.name,
                     f"{job.records:,}",
                     series.name,
                     f"{series.median(lambda run: run.whole_rate):,.0f}",
                     f"{series.median(lambda run: run.middle_rate):,.0f}",
                     f"{series.median(lambda run: run.memory) / 2**20:,.0f}",
                 )
+
+
+def _shapes(report: Report) -> Iterator[str]:
+    shapes = {job.name: job.shape for job in report.jobs if job.shape is not None}
+    if not shapes:
+        return
+    yield "Inputs:"
+    yield ""
+    yield from _table(("job", "input"), ((name, s.describe()) for name, s in shapes.items()))
+    yield ""
+
+
+def _memory_over_time(report: Report) -> Iterator[str]:
+    rows = [
+        (job.name, series.name, *(f"{run.memory_series[n] >> 20:,}" for n in (0, middle, -1)))
+        for job in report.jobs
+        for series in job.series
+        for run in series.runs
+        if run is not None and (middle := len(run.memory_series) // 2)
+    ]
+    if rows:
+        yield "Resident memory in MiB at the start, in the middle and at the end of long runs:"
+        yield ""
+        yield from _table(("job", "variant", "start", "middle", "end"), rows)
+        yield ""
 
 
 def _latency(found: Sequence[Latency]) -> Iterator[str]:
@@ -139,7 +170,7 @@ def _restarts(found: Sequence[Restart]) -> Iterator[str]:
 
 
 def placed(page: str, text: str) -> str:
-    """The page with the figures between its marks."""
+    """Return the page with the figures between its marks."""
     before, _, rest = page.partition(BEGIN)
     _, _, after = rest.partition(END)
     return f"{before}{BEGIN}\n{text}\n{END}{after}"

@@ -20,7 +20,7 @@ Ratio = Callable[[Run, Run], float]
 
 
 def compare(
-    place: Cluster, job: Job, settings: tuple[str, str], *, pairs: int, partitions: int
+    cluster: Cluster, job: Job, settings: tuple[str, str], *, pairs: int, partitions: int
 ) -> None:
     """Run a job with two settings in turns, and print the ratios of the first to the second.
 
@@ -30,8 +30,8 @@ def compare(
     """
     variant = Variant("headrace")
     peers = {"headrace": headrace}
-    task = Task(job, job.title, job.records, (variant,), pairs)
-    benchmark = Benchmark(place, task, peers, partitions)
+    task = Task(job, job.title, job.shapes[0], (variant,), pairs)
+    benchmark = Benchmark(cluster, task, peers, partitions)
     both: list[tuple[Run, Run]] = []
     for number in range(-1, pairs):
         runs: dict[str, Run] = {}
@@ -51,7 +51,7 @@ def compare(
     first, second = settings
     click.echo(f"{job.title}, {first} over {second}, median (lowest-highest) of {pairs} pairs:")
     _print("records per second", both, lambda a, b: b.whole_s / a.whole_s)
-    _print("records per second, middle", both, lambda a, b: b.middle_s / a.middle_s)
+    _print("records per second, steady state", both, lambda a, b: b.middle_s / a.middle_s)
     _print("records per CPU-second", both, lambda a, b: b.cpu_s / a.cpu_s)
     if all(run.stored_bytes for pair in both for run in pair):
         _print("stored bytes", both, lambda a, b: a.stored_bytes / b.stored_bytes)

@@ -1,130 +1,176 @@
-"""What `make bench` runs, and how much of it."""
+"""Selection of jobs, shapes and variants of `make bench`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from benchmarks.jobs.catalogue import JOBS
 from benchmarks.jobs.job import Job
+from benchmarks.jobs.shape import Shape
+from benchmarks.jobs.sums import ACCOUNTS
 from benchmarks.peers.hand import LOOPS
-from benchmarks.peers.peer import Guarantee, Variant
+from benchmarks.peers.peer import Guarantee, Peer, Variant
 from benchmarks.peers.quix import KINDS
+from benchmarks.results import MIN_ROUNDS
 
 QUICK_SHARE = 0.15
-START_S, RATE_PER_S = 5, 50_000
-"""What a run takes, roughly."""
-LONG_RECORDS = {"words": 1_000_000, "sum_100k": 5_000_000}
-"""Runs in which the start counts for little, a JVM gets warm, and two workers share the work."""
-WARM_JOB, WARM_RECORDS = "sum_100k", 200_000
-"""What a broker that has just started is warmed with, as its own JVM is cold too."""
-BOTH_GUARANTEES = ("sum_100k", "stateless")
-EVERY_UPDATE = ("words", "sum_100k")
-"""Run without caches too."""
+RANDOM = "random"
+LONG_RECORDS = {"words": 1_000_000, "sum": 5_000_000}
+"""Runs in which the start counts little, a JVM is warm, and two workers share the work."""
+LONG_PARTITIONS = (2, 4)
+WARM_JOB, WARM_RECORDS = "sum", 200_000
+"""Input that warms the JVM of a broker that has just started."""
+BOTH_GUARANTEES = ("sum", "stateless")
+EVERY_UPDATE = ("words", "sum")
+NEXT_JOBS = ("sum", "windows", "sessions")
+"""Jobs that run on the next version of Kafka Streams in a run of all jobs."""
+NEXT_PEERS: tuple[Peer, ...] = ("kafka-streams next", "kafka-streams next transactional")
 
 
 @dataclass(frozen=True, slots=True)
 class Amount:
-    """How much is run.
+    """Size of a benchmark.
 
     Args:
-        minutes: rounds after the first are left out when a job's share of it is over.
-        rounds: how often each variant runs.
-        share: of each job's default number of records.
-        long: whether there are long runs, on which a JVM gets warm.
-        latency_s: how long latency is measured.
-        restart_keys: sizes of state.
+        minutes: no shape starts after this time.
+        rounds: number of runs of each variant.
+        share: share of the records of each shape.
+        is_full: whether all jobs run, including long runs and each guarantee.
+        latency_s: duration of a latency measurement.
+        restart_keys: sizes of the state in restarts.
     """
 
     minutes: float
     rounds: int
     share: float
-    long: bool
+    is_full: bool
     latency_s: int
     restart_keys: tuple[int, ...]
 
 
-FULL = Amount(27, 3, 1.0, True, 15, (1_000_000, 5_000_000))
-QUICK = Amount(4.5, 1, QUICK_SHARE, False, 5, (100_000,))
-QUICK_JOBS = ("words", "sum_100k", "stateless", "windows", "stream_table", "sessions")
+FULL = Amount(52, MIN_ROUNDS, 1.0, True, 15, (1_000_000, 5_000_000))
+QUICK = Amount(3.5, 1, QUICK_SHARE, False, 5, (100_000,))
+QUICK_JOBS = ("words", "sum", "stateless", "windows", "stream_table", "sessions")
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A job with so many records, and its variants in the order of a round.
+    """One shape of a job, and its variants in the order of a round.
 
-    Rounds after the first have the variants that ratios are published of, and none beside them.
+    Args:
+        job: the job.
+        title: title in tables, without the shape.
+        shape: the input.
+        variants: variants of the first round.
+        rounds: number of rounds. Later rounds have only repeated variants.
+        partitions: partitions of each topic; None for the default.
+        is_long: whether memory over time is recorded.
     """
 
     job: Job
     title: str
-    records: int
+    shape: Shape
     variants: tuple[Variant, ...]
     rounds: int
+    partitions: int | None = None
+    is_long: bool = False
 
     def in_round(self, number: int) -> tuple[Variant, ...]:
-        """The variants of a round."""
-        return tuple(v for v in self.variants if not number or v.published)
-
-    @property
-    def weight_s(self) -> float:
-        """About how long it takes, to share out the time."""
-        runs = sum(len(self.in_round(number)) for number in range(self.rounds))
-        return runs * (START_S + self.records / RATE_PER_S)
+        """Return the variants of a round."""
+        return tuple(v for v in self.variants if not number or v.repeated)
 
 
-def tasks(
-    amount: Amount, names: tuple[str, ...], records: int | None, rounds: int | None
-) -> Iterator[Task]:
-    """What is run, job by job.
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Jobs and shapes from the command line.
 
     Args:
-        amount: how much.
-        names: the jobs; none for all.
-        records: input records of each job, instead of the defaults.
-        rounds: how often each variant runs, instead of the default.
+        jobs: names of jobs; empty for all of the amount.
+        shapes: names of shapes, or `random`; empty for all fixed ones.
+        seed: seed of random shapes, and of the data of fixed ones; None for its default.
+        records: number of input records; None for that of each shape.
+        rounds: number of rounds; None for that of the amount.
     """
-    chosen = names or tuple(JOBS if amount is FULL else QUICK_JOBS)
-    for name in chosen:
-        job = JOBS[name]
-        count = records or int(job.records * amount.share)
-        variants = tuple(_variants(job, full=amount is FULL))
-        yield Task(job, job.title, count, variants, rounds or amount.rounds)
-    if amount.long and not names and records is None:
-        for name, many in LONG_RECORDS.items():
+
+    jobs: Sequence[str] = ()
+    shapes: Sequence[str] = ()
+    seed: int | None = None
+    records: int | None = None
+    rounds: int | None = None
+
+    def of(self, job: Job, amount: Amount) -> list[Shape]:
+        """Return the selected shapes of a job."""
+        found = [s for s in job.shapes if not self.shapes or s.name in self.shapes]
+        if self.seed is not None:
+            found = [replace(shape, seed=self.seed) for shape in found]
+            if RANDOM in self.shapes and job.ranges is not None:
+                found.append(job.ranges.draw(job.name, self.seed))
+        if self.records is None and amount.share == 1:
+            return found
+        return [s.scaled(self.records or int(s.records * amount.share)) for s in found]
+
+
+def tasks(amount: Amount, selection: Selection) -> Iterator[Task]:
+    """Yield the first shape of every job, then long runs, then the other shapes.
+
+    The first shape of a job is the hardest one, so that the least favourable ratios are measured
+    even if time is short.
+    """
+    names = selection.jobs or tuple(JOBS if amount.is_full else QUICK_JOBS)
+    shapes = {name: selection.of(JOBS[name], amount) for name in names}
+    most = max(map(len, shapes.values()))
+    for number in range(most if amount.is_full or selection.shapes or selection.jobs else 1):
+        for name, found in shapes.items():
+            if number < len(found):
+                job, is_all = JOBS[name], not selection.jobs
+                variants = tuple(_variants(job, amount, is_all=is_all, is_first=not number))
+                rounds = selection.rounds or amount.rounds
+                yield Task(job, job.title, found[number], variants, rounds)
+        if not number and amount.is_full and selection == Selection():
+            yield from long_tasks()
+
+
+def long_tasks() -> Iterator[Task]:
+    """Yield runs of one and two workers, or threads, on two and four partitions."""
+    for name, records in LONG_RECORDS.items():
+        for partitions in LONG_PARTITIONS:
+            peers: tuple[Peer, ...] = ("headrace", "kafka-streams")
+            variants = tuple(Variant(peer, workers=n) for n in (1, 2) for peer in peers)
             job = JOBS[name]
-            long = tuple(
-                variant
-                for count in (1, 2)
-                for variant in (
-                    Variant("headrace", workers=count),
-                    Variant("kafka-streams", workers=count),
-                )
-            )
-            yield Task(job, f"{job.title}, long", many, long, 1)
+            title = f"{job.title}, long, {partitions} partitions"
+            yield Task(job, title, job.shape(records), variants, 1, partitions, is_long=True)
 
 
-def warming() -> Task:
-    """What nobody is told of: it runs first, so that no job pays for a broker that is cold."""
-    return Task(JOBS[WARM_JOB], "warm-up", WARM_RECORDS, (Variant("headrace"),), 1)
+def warm_up() -> Task:
+    """Return a task whose result is not reported."""
+    shape = replace(ACCOUNTS, records=WARM_RECORDS)
+    return Task(JOBS[WARM_JOB], "warm-up", shape, (Variant("headrace"),), 1)
 
 
-def _variants(job: Job, *, full: bool) -> Iterator[Variant]:
-    """Caches are on first, as they are by default; without state there are none to be on."""
-    yield from _compared(job, "exactly_once_v2", caches=True)
-    if job.kind in KINDS and job.name not in ("sum_10k", "sum_1m"):
+def _variants(job: Job, amount: Amount, *, is_all: bool, is_first: bool) -> Iterator[Variant]:
+    """Yield the variants with caches, and the others of the first shape once.
+
+    With single jobs, every variant runs in each round.
+    """
+    once = not is_all
+    yield from _compared(job, "exactly_once_v2", caches=True, repeated=True)
+    if job.stateful and (not is_all or (is_first and amount.is_full and job.name in NEXT_JOBS)):
+        yield from (Variant(peer) for peer in NEXT_PEERS)
+    if not is_first and is_all:
+        return
+    if job.kind in KINDS:
         # Quix has no caches: it writes each update.
-        yield Variant("quix", caches=not job.stateful)
-    if full and job.name in BOTH_GUARANTEES:
-        yield from _compared(job, "at_least_once", caches=True)
-    if job.name in EVERY_UPDATE and (full or job.name == "sum_100k"):
-        yield from _compared(job, "exactly_once_v2", caches=False)
+        yield Variant("quix", caches=not job.stateful, repeated=once)
+    if amount.is_full and job.name in BOTH_GUARANTEES:
+        yield from _compared(job, "at_least_once", caches=True, repeated=once)
+    if job.name in EVERY_UPDATE and (amount.is_full or job.name == "sum"):
+        yield from _compared(job, "exactly_once_v2", caches=False, repeated=once)
 
 
-def _compared(job: Job, guarantee: Guarantee, *, caches: bool) -> Iterator[Variant]:
-    yield Variant("headrace", guarantee, caches)
-    yield Variant("kafka-streams", guarantee, caches)
-    if job.kind in LOOPS:
-        yield Variant("by hand", guarantee, caches)
-        if job.kind == "words" and caches:
-            yield Variant("by hand", guarantee, caches, combined=True)
+def _compared(job: Job, guarantee: Guarantee, *, caches: bool, repeated: bool) -> Iterator[Variant]:
+    peers: tuple[Peer, ...] = ("headrace", "kafka-streams")
+    for peer in (*peers, "by hand") if job.kind in LOOPS else peers:
+        yield Variant(peer, guarantee, caches, repeated=repeated)
+    if job.kind == "words" and caches:
+        yield Variant("by hand", guarantee, caches, combined=True, repeated=repeated)

@@ -1,4 +1,4 @@
-"""What was measured, as pictures for docs/performance.md; needs the extra `bench`."""
+"""Plots for docs/performance.md; requires the extra `bench`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ INCHES_EACH = 0.32
 
 
 def draw(report: Report, directory: Path) -> list[Path]:
-    """Draw the ratios; returns the files.
+    """Draw the ratios; return the files.
 
     Raises:
         ImportError: matplotlib is not installed.
@@ -20,10 +20,10 @@ def draw(report: Report, directory: Path) -> list[Path]:
     import matplotlib as mpl
 
     mpl.use("svg")
-    # The same figures make the same file.
+    # Equal figures result in an equal file.
     mpl.rcParams["svg.hashsalt"] = "headrace"
     directory.mkdir(parents=True, exist_ok=True)
-    compared = comparisons(report.jobs)
+    compared = comparisons(report.jobs, report.min_rounds)
     found = []
     for other in dict.fromkeys(one.other for one in compared):
         path = directory / f"bench-{other.replace(' ', '-')}.svg"
@@ -36,17 +36,17 @@ def _ratios(other: str, compared: Sequence[Comparison], path: Path) -> None:
     from matplotlib import pyplot as plt
 
     figure, axes = plt.subplots(figsize=(8, 1.2 + INCHES_EACH * len(compared)))
-    places = list(range(len(compared)))
+    rows = list(range(len(compared)))
     middles = [one.whole[0] for one in compared]
     errors = [
         [one.whole[0] - one.whole[1] for one in compared],
         [one.whole[2] - one.whole[0] for one in compared],
     ]
-    axes.barh(places, middles, BAR, xerr=errors, color="#4878a8", ecolor="#333333")
+    axes.barh(rows, middles, BAR, xerr=errors, color="#4878a8", ecolor="#333333")
     axes.axvline(1, color="#333333", linewidth=1)
-    axes.set_yticks(places, [f"{one.title}\n{one.settings}" for one in compared], fontsize=7)
+    axes.set_yticks(rows, [f"{one.name}\n{one.settings}" for one in compared], fontsize=7)
     axes.invert_yaxis()
-    axes.set_xlabel(f"records per second of Headrace over {other}, whole run")
+    axes.set_xlabel(f"records per second of Headrace over {other}, end to end")
     figure.tight_layout()
     figure.savefig(path, metadata={"Date": None})
     plt.close(figure)

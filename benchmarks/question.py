@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.jobs.catalogue import JOBS
-from benchmarks.measure.cluster import cluster
+from benchmarks.measure.cluster import open_cluster
 from benchmarks.peers.commands import Command, headrace
 from benchmarks.peers.peer import Order, Variant
 from benchmarks.plan import Task
@@ -27,8 +27,7 @@ from benchmarks.throughput import measure
 
 ASKED, UNASKED = Variant("headrace", caches=False), Variant("by hand", caches=False)
 """The second is not by hand at all: it is the name under which the other program is started."""
-JOBS_ASKED = ("stateless", "sum_100k")
-FOREVER_S = float("inf")
+JOBS_ASKED = ("stateless", "sum")
 
 
 def _unasked(variant: Variant, order: Order) -> list[str]:
@@ -65,7 +64,7 @@ def _table(results: list[JobResult]) -> Table:
 
 
 @click.command()
-@click.option("--bootstrap", help="A cluster to run on; by default a broker of one's own.")
+@click.option("--bootstrap", help="Cluster to run on; a temporary broker by default.")
 @click.option("--records", type=int, help="Input records of each job, instead of the defaults.")
 @click.option("--pairs", default=6, show_default=True, help="How often both run.")
 @click.option("--partitions", default=1, show_default=True, help="Of every topic.")
@@ -73,13 +72,12 @@ def main(bootstrap: str | None, records: int | None, pairs: int, partitions: int
     """Compare commits that ask which topics there are with commits that do not."""
     say = Console(width=140)
     results = []
-    with cluster(bootstrap) as place:
+    with open_cluster(bootstrap) as cluster:
         for name in JOBS_ASKED:
             job = JOBS[name]
-            task = Task(job, job.title, records or job.records, (ASKED, UNASKED), pairs)
-            results.append(
-                measure(place, task, PEERS, partitions=partitions, until_s=FOREVER_S, say=say.print)
-            )
+            shape = job.shape(records or job.shapes[0].records)
+            task = Task(job, job.title, shape, (ASKED, UNASKED), pairs)
+            results.append(measure(cluster, task, PEERS, partitions=partitions, log=say.print))
     say.print(_table(results))
     say.print(f"{platform.machine()}, {os.cpu_count()} cores shared with the broker, {partitions=}")
     runs = [run for one in results for series in one.series for run in series.runs]

@@ -1,9 +1,9 @@
-"""What was measured, as tables."""
+"""Results as tables."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from rich.console import RenderableType
 from rich.table import Table
@@ -13,6 +13,7 @@ from benchmarks.results import (
     JobResult,
     Latency,
     Memory,
+    Ratio,
     Report,
     Restart,
     Run,
@@ -23,8 +24,14 @@ WIDTH = 150
 
 
 def tables(report: Report) -> list[RenderableType]:
-    """All tables of a report, and the lines below them."""
-    found: list[RenderableType] = [ratio_table(comparisons(report.jobs)), run_table(report.jobs)]
+    """Return all tables of a report, and the lines below them."""
+    compared = comparisons(report.jobs, report.min_rounds)
+    found: list[RenderableType] = [ratio_table(compared)] if compared else []
+    if not compared:
+        found.append(f"No ratios: they require {report.min_rounds} rounds (--rounds).")
+    found += [shape_table(report.jobs), run_table(report.jobs)]
+    if any(run.memory_series for _, run in _runs(report.jobs)):
+        found.append(memory_over_time_table(report.jobs))
     if report.latency:
         found.append(latency_table(report.latency))
     if report.restarts:
@@ -32,9 +39,11 @@ def tables(report: Report) -> list[RenderableType]:
     noise = report.noise
     found.append(
         f"{report.machine}; {report.minutes:.0f} minutes; the fixed loop took "
-        f"{noise.median_ms:.0f} ms, up to {noise.spread:.0%} more than its best: "
-        "what differs by less than that is no difference"
+        f"{noise.median_ms:.0f} ms, up to {noise.spread:.0%} more than its minimum: "
+        "smaller differences are not significant"
     )
+    if report.skipped:
+        found.append(f"Not started in time: {'; '.join(report.skipped)}")
     return found
 
 
@@ -48,11 +57,11 @@ def _table(title: str, *names: str, right: Sequence[str]) -> Table:
 
 
 def ratio_table(compared: Sequence[Comparison]) -> Table:
-    """Headrace over each peer of the same settings."""
+    """Return the ratios of Headrace to each peer of the same settings."""
     table = _table(
-        "Headrace over others, median (lowest-highest) of the rounds; more is better, less memory",
-        *("job", "settings", "over"),
-        right=("whole run", "middle of it", "per CPU-second", "memory"),
+        "Headrace over peers, median (lowest-highest) of the rounds; more is better, less memory",
+        *("job", "shape", "settings", "over"),
+        right=("end to end", "steady state", "per CPU-second", "memory"),
     )
     job = ""
     for one in compared:
@@ -60,6 +69,7 @@ def ratio_table(compared: Sequence[Comparison]) -> Table:
             table.add_section()
         table.add_row(
             one.title if one.title != job else "",
+            one.shape,
             one.settings,
             one.other,
             *(_ratio(r) for r in (one.whole, one.middle, one.per_cpu, one.memory)),
@@ -68,20 +78,51 @@ def ratio_table(compared: Sequence[Comparison]) -> Table:
     return table
 
 
-def _ratio(found: tuple[float, float, float]) -> str:
+def shape_table(results: Sequence[JobResult]) -> Table:
+    """Return the input of each job."""
+    table = _table("inputs", "job", "shape", "input", right=("rows per record",))
+    for result in results:
+        if result.shape is not None:
+            rows = f"{result.rows_per_record:.2f}" if result.rows_per_record else ""
+            table.add_row(result.title, result.shape.name, result.shape.describe(), rows)
+    return table
+
+
+def _runs(results: Sequence[JobResult]) -> Iterator[tuple[str, Run]]:
+    for result in results:
+        for series in result.series:
+            for run in series.runs:
+                if run is not None:
+                    yield f"{result.title}: {series.name}", run
+
+
+def memory_over_time_table(results: Sequence[JobResult]) -> Table:
+    """Return resident memory at the start, in the middle and at the end of long runs."""
+    table = _table(
+        "resident memory in MiB over time", "run", right=("seconds", "start", "middle", "end")
+    )
+    for name, run in _runs(results):
+        if run.memory_series:
+            series = run.memory_series
+            samples = series[0], series[len(series) // 2], series[-1]
+            table.add_row(name, f"{run.whole_s:.0f}", *(f"{size >> 20:,}" for size in samples))
+    return table
+
+
+def _ratio(found: Ratio) -> str:
     middle, low, high = found
     return f"{middle:.2f} ({low:.2f}-{high:.2f})" if low != high else f"{middle:.2f}"
 
 
 def run_table(results: Sequence[JobResult]) -> Table:
-    """The figures themselves, median of the rounds."""
+    """Return the figures, median of the rounds."""
     table = _table(
         "input records per second, median of the rounds",
         *("job", "variant"),
-        right=("whole", "middle", "per CPU-s", "MiB", "broker CPU-s", "rounds", "output"),
+        right=("end to end", "steady", "per CPU-s", "MiB", "broker CPU-s", "rounds", "output"),
     )
     for result in results:
-        title = f"{result.title}\n{result.records:,} records"
+        title = f"{result.name}\n{result.records:,} records"
         for series in result.series:
             runs = [run for run in series.runs if run is not None]
             if not runs:
@@ -111,7 +152,7 @@ def _broker(runs: Sequence[Run]) -> str:
 
 
 def latency_table(found: Sequence[Latency]) -> Table:
-    """Latency in milliseconds, and what it costs; the median of the rounds."""
+    """Return latency in milliseconds and CPU, median of the rounds."""
     rate = found[0].per_s
     table = _table(
         f"latency in ms at {rate:,} records/s, exactly-once, read_committed; CPU in cores",
@@ -143,7 +184,7 @@ def _rounds(found: Sequence[float], digits: int) -> str:
 
 
 def restart_table(found: Sequence[Restart]) -> Table:
-    """Restarts in seconds."""
+    """Return restarts in seconds."""
     table = _table(
         "restart after kill -9, seconds since the start of the process",
         right=("keys", "local state", "init", "running", "first commit", "records restored"),
@@ -155,7 +196,7 @@ def restart_table(found: Sequence[Restart]) -> Table:
 
 
 def memory_table(found: Sequence[Memory]) -> Table:
-    """Resident memory in MiB as keys grow."""
+    """Return resident memory in MiB by number of keys."""
     table = _table(
         "resident memory in MiB while the last document of each key is kept, exactly-once",
         right=("keys", "bytes of a value", "running", "most", "last", "rows/s"),

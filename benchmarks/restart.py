@@ -18,8 +18,8 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from benchmarks.jobs.job import START_MS
-from benchmarks.measure.cluster import Cluster, cluster
+from benchmarks.jobs.shape import START_MS
+from benchmarks.measure.cluster import Cluster, open_cluster
 from benchmarks.measure.feeding import feeding
 from benchmarks.measure.processes import Service
 from benchmarks.report import restart_table
@@ -29,19 +29,19 @@ TRICKLE_PER_S = 200
 TRICKLE_S = 2.0
 
 
-def measured(place: Cluster, keys: int, partitions: int) -> list[Restart]:
+def measured(cluster: Cluster, keys: int, partitions: int) -> list[Restart]:
     """Kill an application of so many keys, and start it with its local state and without."""
     name = f"bench-restart-{secrets.token_hex(3)}"
     source = f"{name}-in"
-    place.create(source, f"{name}-output", partitions=partitions)
-    place.fill(source, ((b'"key-%08d"' % n, b"%d" % n, START_MS) for n in range(keys)))
+    cluster.create(source, f"{name}-output", partitions=partitions)
+    cluster.fill(source, ((b'"key-%08d"' % n, b"%d" % n, START_MS) for n in range(keys)))
 
     def start(state: Path) -> Service:
         # The identity is the pod's, not the disk's: a new disk must not wait for the old member.
         options = ["--set", "worker.id=bench"]
         return Service(
             "last_value",
-            bootstrap=place.bootstrap,
+            bootstrap=cluster.bootstrap,
             run=name,
             source=name,
             state=state,
@@ -52,7 +52,7 @@ def measured(place: Cluster, keys: int, partitions: int) -> list[Restart]:
         tempfile.TemporaryDirectory(prefix="headrace-bench-state-") as kept,
         tempfile.TemporaryDirectory(prefix="headrace-bench-state-") as empty,
         feeding(
-            place.bootstrap,
+            cluster.bootstrap,
             source,
             per_s=TRICKLE_PER_S,
             key_of=lambda number: number * 7919 % keys,
@@ -78,19 +78,19 @@ def measured(place: Cluster, keys: int, partitions: int) -> list[Restart]:
                 )
             )
         service.stop()
-    place.delete(name)
+    cluster.delete(name)
     return results
 
 
 @click.command()
-@click.option("--bootstrap", help="A cluster to run on; by default a broker of one's own.")
+@click.option("--bootstrap", help="Cluster to run on; a temporary broker by default.")
 @click.option("--keys", default=1_000_000, show_default=True, help="State; also a tenth of it.")
 @click.option("--partitions", default=1, show_default=True)
 @click.option("--json", "path", type=click.Path(path_type=Path), help="Write the results here.")
 def main(bootstrap: str | None, keys: int, partitions: int, path: Path | None) -> None:
     """Measure restarts after kill -9, with local state and without."""
-    with cluster(bootstrap) as place:
-        results = [r for n in (keys // 10, keys) for r in measured(place, n, partitions)]
+    with open_cluster(bootstrap) as cluster:
+        results = [r for n in (keys // 10, keys) for r in measured(cluster, n, partitions)]
     Console().print(restart_table(results))
     if path is not None:
         path.write_text(json.dumps([asdict(r) for r in results], indent=2) + "\n")

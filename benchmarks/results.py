@@ -1,12 +1,17 @@
-"""What was measured, as values: what `latest.json` holds, and tables and plots are made from."""
+"""Results of a benchmark, which `latest.json`, tables and plots are made from."""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from benchmarks.jobs.shape import Shape
 from benchmarks.measure.noise import Noise
+
+MIN_ROUNDS = 3
+"""Fewest rounds of a ratio."""
+WORST = "worst of {} shapes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,13 +21,14 @@ class Run:
     Args:
         records: input records.
         whole_s: from the start of the process until its last commit.
-        middle_s: the time from a fifth of all committed offsets to four fifths.
-        cpu_s: CPU time of the application, its start included.
-        memory: the most resident bytes that were seen.
-        broker_cpu_s: CPU time of the broker meanwhile; None for a cluster of somebody else.
+        middle_s: the time from 20 % to 80 % of all committed offsets.
+        cpu_s: CPU time of the application, including its start.
+        memory: maximum resident bytes.
+        broker_cpu_s: CPU time of the broker meanwhile; None if it was not started here.
         noise_ms: the time of the fixed loop before the run.
-        wrong: what is wrong with the output; empty if nothing is.
-        stored_bytes: what the broker has stored meanwhile; 0 for a cluster of somebody else.
+        wrong: how the output differs from the expected one; empty if it is equal.
+        stored_bytes: bytes stored by the broker meanwhile; 0 if it was not started here.
+        memory_series: resident bytes at equal intervals from start to end, of long runs.
     """
 
     records: int
@@ -34,15 +40,16 @@ class Run:
     noise_ms: float
     wrong: str = ""
     stored_bytes: int = 0
+    memory_series: list[int] = field(default_factory=list)
 
     @property
     def whole_rate(self) -> float:
-        """Records per second over the whole run."""
+        """Records per second, end to end."""
         return self.records / self.whole_s
 
     @property
     def middle_rate(self) -> float:
-        """Records per second in the middle of the run: neither start nor end."""
+        """Records per second in the steady state."""
         return 0.6 * self.records / self.middle_s if self.middle_s > 0 else float("nan")
 
 
@@ -51,13 +58,13 @@ Figure = Callable[[Run], float]
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """All runs of one variant of a job, one a round; None where it did not come to it.
+    """All runs of one variant of a job.
 
     Args:
-        name: what the table calls it.
-        settings: what was set; series of equal settings are compared.
-        peer: who ran.
-        runs: round by round.
+        name: name in tables.
+        settings: settings; series of equal settings are compared.
+        peer: name of the peer.
+        runs: one run per round; None if it failed.
     """
 
     name: str
@@ -66,63 +73,116 @@ class Series:
     runs: list[Run | None] = field(default_factory=list)
 
     def median(self, figure: Figure) -> float:
-        """A figure over the rounds."""
+        """Return the median of a figure over the rounds."""
         return statistics.median(figure(run) for run in self.runs if run is not None)
 
     def ratios(self, other: Series, figure: Figure) -> list[float]:
-        """A figure over another series', round by round."""
+        """Return the ratio of a figure to that of another series, round by round."""
         pairs = zip(self.runs, other.runs, strict=False)
         return [figure(one) / figure(two) for one, two in pairs if one and two]
 
 
 @dataclass(frozen=True, slots=True)
 class JobResult:
-    """All series of a job."""
+    """All series of one shape of a job.
+
+    Args:
+        job: name of the job.
+        title: title in tables, without the shape.
+        records: input records.
+        series: one per variant.
+        shape: the input; None in results from before there were shapes.
+        rows_per_record: new rows of windows, sessions or joins per input record, as counted.
+    """
 
     job: str
     title: str
     records: int
     series: list[Series]
+    shape: Shape | None = None
+    rows_per_record: float = 0.0
+
+    @property
+    def shape_name(self) -> str:
+        """Name of the shape, empty if there is none."""
+        return "" if self.shape is None else self.shape.name
+
+    @property
+    def name(self) -> str:
+        """Title with the shape."""
+        return f"{self.title}, {self.shape_name}" if self.shape_name else self.title
+
+
+Ratio = tuple[float, float, float]
+"""Median, lowest and highest of the rounds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Headrace's series over another one: median, lowest and highest of the rounds' ratios."""
+    """Ratios of Headrace to a peer with the same settings."""
 
     job: str
     title: str
+    shape: str
     settings: str
     other: str
-    whole: tuple[float, float, float]
-    middle: tuple[float, float, float]
-    per_cpu: tuple[float, float, float]
-    memory: tuple[float, float, float]
+    whole: Ratio
+    middle: Ratio
+    per_cpu: Ratio
+    memory: Ratio
+
+    @property
+    def name(self) -> str:
+        """Title with the shape."""
+        return f"{self.title}, {self.shape}" if self.shape else self.title
 
 
-def comparisons(results: Sequence[JobResult]) -> list[Comparison]:
-    """Headrace beside each peer of the same settings."""
-    found = []
+def comparisons(results: Sequence[JobResult], min_rounds: int = MIN_ROUNDS) -> list[Comparison]:
+    """Compare Headrace with each peer of the same settings.
+
+    For each job and settings, the first comparison has the worst ratios of all shapes. The shapes
+    follow, worst first.
+
+    Args:
+        results: results of all shapes.
+        min_rounds: comparisons of fewer rounds are left out.
+    """
+    found: dict[str, dict[tuple[str, str], list[Comparison]]] = {}
     for result in results:
         for own in result.series:
-            if own.peer != "headrace":
-                continue
             for other in result.series:
-                if other.peer == "headrace" or other.settings != own.settings:
-                    continue
-                if not own.ratios(other, lambda run: run.whole_s):
-                    continue
-                found.append(_comparison(result, own, other))
-    return found
+                is_pair = own.peer == "headrace" != other.peer and own.settings == other.settings
+                if is_pair and len(own.ratios(other, lambda run: run.whole_s)) >= min_rounds:
+                    one = _comparison(result, own, other)
+                    of_job = found.setdefault(result.title, {})
+                    of_job.setdefault((one.settings, one.other), []).append(one)
+    groups = [group for of_job in found.values() for group in of_job.values()]
+    return [one for group in groups for one in _worst_first(group)]
+
+
+def _worst_first(group: list[Comparison]) -> list[Comparison]:
+    shapes = sorted(group, key=lambda one: one.whole[0])
+    if len(shapes) == 1:
+        return shapes
+    worst = replace(
+        shapes[0],
+        shape=WORST.format(len(shapes)),
+        middle=min(one.middle for one in shapes),
+        per_cpu=min(one.per_cpu for one in shapes),
+        memory=max(one.memory for one in shapes),
+    )
+    return [worst, *shapes]
 
 
 def _comparison(result: JobResult, own: Series, other: Series) -> Comparison:
-    def over(figure: Figure) -> tuple[float, float, float]:
+    def over(figure: Figure) -> Ratio:
         ratios = own.ratios(other, figure)
         return statistics.median(ratios), min(ratios), max(ratios)
 
     return Comparison(
         result.job,
         result.title,
+        result.shape_name,
         own.settings,
         other.name.partition(",")[0],
         over(lambda run: run.whole_rate),
@@ -134,14 +194,15 @@ def _comparison(result: JobResult, own: Series, other: Series) -> Comparison:
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """From the sending of a record to its committed output, in milliseconds.
+    """Time from sending a record to its committed output, in milliseconds.
 
     Args:
-        who: runs the application.
+        application: name of the topology.
+        who: name of the runner.
         per_s: records per second.
         commits_per_s: transactions that wrote to the output.
-        cpu: of the application, in cores.
-        broker_cpu: the same of the broker; None for a cluster of somebody else.
+        cpu: CPU of the application, in cores.
+        broker_cpu: CPU of the broker; None if it was not started here.
     """
 
     application: str
@@ -159,15 +220,15 @@ class Latency:
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """One start after a kill; times are seconds since the start of the process.
+    """Start after a kill; times are seconds since the start of the process.
 
     Args:
-        keys: the size of the state.
-        state: whether local state was there.
-        initialised_s: when init_transactions was done, so the old transaction decided.
-        running_s: when all tasks processed records.
-        committed_s: when the first new commit was done.
-        restored: how many changelog records were applied.
+        keys: size of the state.
+        state: `kept` or `empty`, for the state directory.
+        initialised_s: end of init_transactions, after the old transaction was aborted.
+        running_s: all tasks process records.
+        committed_s: end of the first new commit.
+        restored: number of restored changelog records.
     """
 
     keys: int
@@ -180,14 +241,14 @@ class Restart:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Resident bytes of an application while its state grew from nothing.
+    """Resident bytes of an application while its state grows.
 
     Args:
-        keys: rows of its state in the end.
-        value_bytes: the size of a row's value.
-        begin: what it had when it ran, before the first record.
-        most: the most that was seen.
-        last: what it had when the last row was committed.
+        keys: rows of its state at the end.
+        value_bytes: size of a row's value.
+        begin: bytes before the first record.
+        most: maximum.
+        last: bytes after the commit of the last row.
         per_s: rows per second.
     """
 
@@ -201,17 +262,19 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Everything of one call of the benchmark.
+    """Results of one call of the benchmark.
 
     Args:
         machine: processor, cores and memory.
-        versions: of what was compared.
-        quick: whether it was the short one.
-        minutes: how long it took.
-        noise: the fixed loop before each run.
+        versions: versions of the compared software.
+        quick: whether it was the short selection.
+        minutes: duration.
+        noise: times of the fixed loop before each run.
         jobs: throughput.
-        latency: of Headrace, and of Kafka Streams where it is here.
-        restarts: of Headrace.
+        latency: latency of Headrace, and of Kafka Streams if it is available.
+        restarts: restarts of Headrace.
+        min_rounds: fewest rounds of a ratio.
+        skipped: jobs and shapes that did not start in time.
     """
 
     machine: str
@@ -222,3 +285,5 @@ class Report:
     jobs: list[JobResult]
     latency: list[Latency]
     restarts: list[Restart]
+    min_rounds: int = 1
+    skipped: list[str] = field(default_factory=list)

@@ -1,9 +1,9 @@
 """The benchmark: ``make bench``, or ``python -m benchmarks.run``.
 
-Each job runs on one input with Headrace, with Kafka Streams, with Quix and as a loop by hand, in
-turns: one round after another, as the machine's speed changes from one minute to the next. Ratios
-are taken within a round. Every run's output is compared with a recount; a wrong one ends the
-benchmark with exit code 1.
+Each shape of a job is one input, on which Headrace and its peers run in turns: one round after
+another, because the speed of a machine changes from minute to minute. Ratios are taken within a
+round, and printed for three rounds or more. The output of each run is compared with the expected
+one; if one differs, the exit code is 1.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from __future__ import annotations
 import json
 import os
 import platform
+import secrets
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -24,46 +25,67 @@ from rich.console import Console
 from benchmarks.jobs.catalogue import JOBS
 from benchmarks.latency import kafka_streams, own
 from benchmarks.latency import measured as measured_latency
-from benchmarks.measure.cluster import Cluster, cluster
+from benchmarks.measure.cluster import Cluster, open_cluster
 from benchmarks.measure.noise import Noise, loop_ms
-from benchmarks.peers.commands import commands, headrace
+from benchmarks.peers.commands import PEERS, Command, commands, headrace
+from benchmarks.peers.peer import NEXT_STREAMS_VERSION
 from benchmarks.peers.quix import VERSION as QUIX_VERSION
-from benchmarks.plan import FULL, QUICK, Amount, Task, tasks, warming
+from benchmarks.plan import FULL, QUICK, RANDOM, Amount, Selection, Task, tasks, warm_up
 from benchmarks.plots import draw
 from benchmarks.report import WIDTH, tables
 from benchmarks.restart import measured as measured_restarts
-from benchmarks.results import JobResult, Latency, Report, Restart
-from benchmarks.throughput import Say, measure
+from benchmarks.results import MIN_ROUNDS, JobResult, Latency, Report, Restart
+from benchmarks.throughput import Log, measure
 from headrace.streams.devbroker.jars import KAFKA_VERSION
 
 RATE_PER_S = 1000
-THROUGHPUT_SHARE = 0.75
-"""Of the time; the rest is for latency and restarts."""
-PEERS = ("headrace", "kafka-streams", "by hand", "quix")
 PLOTS = Path("docs/plots")
+SHAPES = (RANDOM, *dict.fromkeys(shape.name for job in JOBS.values() for shape in job.shapes))
 
 
-def _throughput(
-    place: Cluster,
-    chosen: list[Task],
-    wanted: Collection[str],
-    minutes: float,
-    partitions: int,
-    say: Say,
-) -> Iterator[JobResult]:
-    peers = {name: peer for name, peer in commands(say).items() if name in wanted}
-    began, allowed_s = time.monotonic(), minutes * 60 * THROUGHPUT_SHARE
-    measure(place, warming(), {"headrace": headrace}, partitions=partitions, until_s=began, say=say)
-    weights = [task.weight_s for task in chosen]
-    for number, task in enumerate(chosen):
-        share = sum(weights[: number + 1]) / sum(weights)
-        until_s = began + allowed_s * share
-        yield measure(place, task, peers, partitions=partitions, until_s=until_s, say=say)
+class Throughput:
+    """Runs tasks until the time is over.
+
+    Args:
+        cluster: the cluster.
+        wanted: names of peers.
+        next_version: version of Kafka Streams that is called `next`.
+        partitions: partitions of each topic.
+        log: called with each line of progress.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        wanted: Collection[str],
+        next_version: str,
+        partitions: int,
+        log: Log,
+    ) -> None:
+        available = commands(log, wanted, next_version)
+        self._peers = {name: peer for name, peer in available.items() if name in wanted}
+        self._cluster = cluster
+        self._partitions = partitions
+        self._log = log
+        self.skipped: list[str] = []
+
+    def measure(self, chosen: Sequence[Task], minutes: float) -> Iterator[JobResult]:
+        """Yield the result of each task that starts in time."""
+        until_s = time.monotonic() + minutes * 60
+        self._run(warm_up(), {"headrace": headrace})
+        for task in chosen:
+            if time.monotonic() < until_s:
+                yield self._run(task, self._peers)
+            else:
+                self.skipped.append(f"{task.title}, {task.shape.name}")
+
+    def _run(self, task: Task, peers: dict[str, Command]) -> JobResult:
+        return measure(self._cluster, task, peers, partitions=self._partitions, log=self._log)
 
 
-def _versions() -> dict[str, str]:
-    found = {"Kafka and Kafka Streams": KAFKA_VERSION, "Quix Streams": QUIX_VERSION}
-    found["Python"] = platform.python_version()
+def _versions(next_version: str) -> dict[str, str]:
+    found = {"Kafka and Kafka Streams": KAFKA_VERSION, "Kafka Streams next": next_version}
+    found |= {"Quix Streams": QUIX_VERSION, "Python": platform.python_version()}
     for name in ("headrace", "confluent-kafka", "rocksdict"):
         try:
             found[name] = version(name)
@@ -78,70 +100,97 @@ def _machine() -> str:
 
 
 def _others(
-    place: Cluster, amount: Amount, partitions: int, say: Say
+    cluster: Cluster, amount: Amount, partitions: int, log: Log
 ) -> tuple[list[Latency], list[Restart]]:
-    say("[bold]latency[/]")
-    runners = [own(), *(kafka_streams(say) if amount.long else [])]
-    latency = measured_latency(place, RATE_PER_S, amount.latency_s, runners)
+    log("[bold]latency[/]")
+    runners = [own(), *(kafka_streams(log) if amount.is_full else [])]
+    latency = measured_latency(cluster, RATE_PER_S, amount.latency_s, runners)
     restarts = []
     for keys in amount.restart_keys:
-        say(f"[bold]restart[/] with {keys:,} keys")
-        restarts += measured_restarts(place, keys, partitions)
+        log(f"[bold]restart[/] with {keys:,} keys")
+        restarts += measured_restarts(cluster, keys, partitions)
     return latency, restarts
 
 
 @click.command()
-@click.option("--bootstrap", help="A cluster to run on; by default a broker of one's own.")
-@click.option("--job", "names", multiple=True, type=click.Choice(list(JOBS)), help="Only these.")
-@click.option("--peer", "wanted", multiple=True, type=click.Choice(PEERS), help="Only these.")
-@click.option("--quick", is_flag=True, help="Fewer jobs, smaller, once: under five minutes.")
-@click.option("--records", type=int, help="Input records of each job, instead of the defaults.")
-@click.option("--rounds", type=int, help="How often everything runs.")
-@click.option("--partitions", default=2, show_default=True, help="Of every topic.")
-@click.option("--json", "path", type=click.Path(path_type=Path), help="Write the results here.")
+@click.option("--bootstrap", help="Cluster to run on; a temporary broker by default.")
+@click.option(
+    "--job", "names", multiple=True, type=click.Choice(list(JOBS)), help="Job; repeatable."
+)
+@click.option(
+    "--shape", "shapes", multiple=True, type=click.Choice(SHAPES), help="Shape; repeatable."
+)
+@click.option("--seed", type=int, help="Seed of random shapes and of all data.")
+@click.option("--peer", "wanted", multiple=True, type=click.Choice(PEERS), help="Peer; repeatable.")
+@click.option("--quick", is_flag=True, help="Fewer jobs, smaller, one round: under five minutes.")
+@click.option("--records", type=int, help="Input records of each shape; keys in proportion.")
+@click.option("--rounds", type=int, help=f"Rounds; ratios require {MIN_ROUNDS}.")
+@click.option("--partitions", default=2, show_default=True, help="Partitions of each topic.")
+@click.option(
+    "--next-version",
+    default=NEXT_STREAMS_VERSION,
+    show_default=True,
+    help="Version of the peer kafka-streams next.",
+)
+@click.option("--json", "path", type=click.Path(path_type=Path), help="File for the results.")
 @click.option("--plots", is_flag=True, help=f"Draw {PLOTS}/*.svg.")
 def main(
     bootstrap: str | None,
     names: tuple[str, ...],
+    shapes: tuple[str, ...],
+    seed: int | None,
     wanted: tuple[str, ...],
     quick: bool,
     records: int | None,
     rounds: int | None,
     partitions: int,
+    next_version: str,
     path: Path | None,
     plots: bool,
 ) -> None:
-    """Compare Headrace with Kafka Streams, Quix and loops by hand over the same input.
+    """Compare Headrace with its peers on the same input.
 
-    With --job, only throughput is measured.
+    With --job or --shape, only throughput is measured.
     """
-    say = Console(width=max(Console().width, WIDTH))
+    console = Console(width=max(Console().width, WIDTH))
     amount = QUICK if quick else FULL
     began = time.monotonic()
-    chosen = list(tasks(amount, names, records, rounds))
+    if RANDOM in shapes and seed is None:
+        seed = secrets.randbelow(1_000_000)
+        console.print(f"Random shapes: repeat with --seed {seed}")
+    chosen = list(tasks(amount, Selection(names, shapes, seed, records, rounds)))
+    if not chosen:
+        raise click.UsageError("The jobs have no such shape. Choose another --shape or --job.")
     noise_ms = [loop_ms()]
-    with cluster(bootstrap) as place:
-        jobs = list(
-            _throughput(place, chosen, wanted or PEERS, amount.minutes, partitions, say.print)
-        )
+    with open_cluster(bootstrap) as cluster:
+        throughput = Throughput(cluster, wanted or PEERS, next_version, partitions, console.print)
+        jobs = list(throughput.measure(chosen, amount.minutes))
         latency: list[Latency] = []
         restarts: list[Restart] = []
-        if not names:
-            latency, restarts = _others(place, amount, partitions, say.print)
-    runs = [r for job in jobs for series in job.series for r in series.runs if r is not None]
-    noise_ms += [run.noise_ms for run in runs]
+        if not names and not shapes:
+            latency, restarts = _others(cluster, amount, partitions, console.print)
+    runs = [run for job in jobs for series in job.series for run in series.runs]
+    noise_ms += [run.noise_ms for run in runs if run is not None]
     report = Report(
         _machine(),
-        _versions(),
+        _versions(next_version),
         quick,
         (time.monotonic() - began) / 60,
         Noise.of(noise_ms),
         jobs,
         latency,
         restarts,
+        MIN_ROUNDS,
+        throughput.skipped,
     )
+    _publish(report, console, path, plots=plots)
+    if any(run is None or run.wrong for run in runs):
+        raise SystemExit(1)
+
+
+def _publish(report: Report, console: Console, path: Path | None, *, plots: bool) -> None:
     for table in tables(report):
-        say.print(table)
+        console.print(table)
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(asdict(report), indent=1) + "\n")
@@ -149,10 +198,7 @@ def main(
         try:
             draw(report, PLOTS)
         except ImportError:
-            say.print("No plots without matplotlib: pip install -e '.\\[bench]'")
-    failed = any(None in series.runs for job in jobs for series in job.series)
-    if failed or any(run.wrong for run in runs):
-        raise SystemExit(1)
+            console.print("Plots require matplotlib: pip install -e '.\\[bench]'")
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ import orjson
 import psycopg
 
 from benchmarks.jobs.job import Record
-from benchmarks.measure.cluster import Cluster, cluster
+from benchmarks.measure.cluster import Cluster, open_cluster
 
 PEERS = ("headrace", "direct", "by-hand")
 LOOK_S, QUIET_S, TIMEOUT_S = 0.05, 1.0, 300.0
@@ -57,14 +57,14 @@ def records(count: int, keys: int) -> Iterator[Record]:
 class Bench:
     """One topic, and a database for each run over it."""
 
-    def __init__(self, place: Cluster, url: str, count: int, keys: int, partitions: int) -> None:
-        self._place = place
+    def __init__(self, cluster: Cluster, url: str, count: int, keys: int, partitions: int) -> None:
+        self._cluster = cluster
         self._url = url
         self._count = count
         self._last = {(key or b"").decode(): value for key, value, _ in records(count, keys)}
         self._topic = f"sinks-{uuid.uuid4().hex[:8]}"
-        place.create(self._topic, partitions=partitions)
-        place.fill(self._topic, records(count, keys))
+        cluster.create(self._topic, partitions=partitions)
+        cluster.fill(self._topic, records(count, keys))
 
     def run(self, peer: str, *, keyed: bool) -> float:
         """Records per second of one run."""
@@ -75,7 +75,7 @@ class Bench:
         with tempfile.TemporaryDirectory() as state, Path(state, "log").open("wb") as log:
             command = [
                 *(sys.executable, "-m", "benchmarks.peers.into_postgres", peer),
-                *("--bootstrap", self._place.bootstrap, "--run", name, "--source", self._topic),
+                *("--bootstrap", self._cluster.bootstrap, "--run", name, "--source", self._topic),
                 *("--database", database, "--state", state, *(["--keyed"] if keyed else [])),
             ]
             process = subprocess.Popen(command, stdout=log, stderr=log)
@@ -86,7 +86,7 @@ class Bench:
             finally:
                 process.terminate()
                 process.wait(30)
-        self._place.delete(name)
+        self._cluster.delete(name)
         with psycopg.connect(self._url, autocommit=True) as connection:
             connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
         return rate
@@ -142,7 +142,7 @@ def reached_s(samples: Sequence[tuple[float, int]], total: float) -> float:
 
 
 @click.command()
-@click.option("--bootstrap", help="A cluster to run on; by default a broker of one's own.")
+@click.option("--bootstrap", help="Cluster to run on; a temporary broker by default.")
 @click.option("--database", help="A server of PostgreSQL; by default one of one's own.")
 @click.option("--records", "count", default=400_000, show_default=True)
 @click.option("--keys", default=50_000, show_default=True)
@@ -162,8 +162,8 @@ def main(
     appended: bool,
 ) -> None:
     """Measure rows that are appended and rows under keys."""
-    with cluster(bootstrap) as place, server(database) as url:
-        bench = Bench(place, url, count, keys, partitions)
+    with open_cluster(bootstrap) as cluster, server(database) as url:
+        bench = Bench(cluster, url, count, keys, partitions)
         for keyed in (False,) if appended else (False, True):
             rates: dict[str, list[float]] = {peer: [] for peer in peers}
             for number in range(pairs):

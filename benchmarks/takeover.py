@@ -22,7 +22,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.measure.cluster import Cluster, cluster
+from benchmarks.measure.cluster import Cluster, open_cluster
 from benchmarks.measure.feeding import feeding
 from benchmarks.measure.processes import Service
 from benchmarks.measure.usage import usage
@@ -81,19 +81,19 @@ class Scene:
         options: settings of all workers, as `benchmarks.service` takes them.
     """
 
-    def __init__(self, place: Cluster, partitions: int, options: Sequence[str]) -> None:
+    def __init__(self, cluster: Cluster, partitions: int, options: Sequence[str]) -> None:
         self.name = f"bench-takeover-{secrets.token_hex(3)}"
         self.source = f"{self.name}-in"
         self.tasks = {f"0_{partition}" for partition in range(partitions)}
-        self._place = place
+        self._cluster = cluster
         self._options = options
-        place.create(self.source, f"{self.name}-output", partitions=partitions)
+        cluster.create(self.source, f"{self.name}-output", partitions=partitions)
 
     def start(self, worker: str, state: Path) -> Service:
         """Start a worker."""
         return Service(
             TOPOLOGY,
-            bootstrap=self._place.bootstrap,
+            bootstrap=self._cluster.bootstrap,
             run=self.name,
             source=self.name,
             state=state,
@@ -147,15 +147,15 @@ def _pause_s(service: Service, tasks: set[str], since_s: float) -> float | None:
 
 
 def measured(
-    place: Cluster, *, rounds: int, partitions: int, per_s: int, options: Sequence[str]
+    cluster: Cluster, *, rounds: int, partitions: int, per_s: int, options: Sequence[str]
 ) -> list[Move]:
     """Measure joins and leaves in turns."""
-    scene = Scene(place, partitions, options)
+    scene = Scene(cluster, partitions, options)
     moves: list[Move] = []
     with (
         tempfile.TemporaryDirectory(prefix="headrace-bench-state-") as state,
         feeding(
-            place.bootstrap,
+            cluster.bootstrap,
             scene.source,
             per_s=per_s,
             key_of=lambda number: number % KEYS,
@@ -169,7 +169,7 @@ def measured(
                 moves += scene.round(stays, number)
         finally:
             stays.stop()
-    place.delete(scene.name)
+    cluster.delete(scene.name)
     return moves
 
 
@@ -191,7 +191,7 @@ def _table(moves: Sequence[Move]) -> Table:
 
 
 @click.command()
-@click.option("--bootstrap", help="A cluster to run on; by default a broker of one's own.")
+@click.option("--bootstrap", help="Cluster to run on; a temporary broker by default.")
 @click.option("--rounds", default=10, show_default=True, help="Joins, and as many leaves.")
 @click.option("--partitions", default=4, show_default=True)
 @click.option("--rate", default=400, show_default=True, help="Records per second.")
@@ -207,10 +207,10 @@ def main(
 ) -> None:
     """Measure how long partitions that move between two workers are nobody's."""
     options = [word for item in extra for word in ("--set", item)]
-    with cluster(bootstrap) as place:
-        broker = [] if place.broker_pid is None else [place.broker_pid]
+    with open_cluster(bootstrap) as cluster:
+        broker = [] if cluster.broker_pid is None else [cluster.broker_pid]
         cpu_s, begun_s = usage(broker).cpu_s, time.monotonic()
-        moves = measured(place, rounds=rounds, partitions=partitions, per_s=rate, options=options)
+        moves = measured(cluster, rounds=rounds, partitions=partitions, per_s=rate, options=options)
         share = (usage(broker).cpu_s - cpu_s) / (time.monotonic() - begun_s)
     say = Console()
     say.print(_table(moves))

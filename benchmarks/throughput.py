@@ -1,4 +1,4 @@
-"""Runs variants of a job in turns over one input, and checks what each of them wrote."""
+"""Runs variants of a job in turns on one input, and compares each output with the expected one."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.jobs.job import topic
@@ -22,40 +23,55 @@ from benchmarks.results import JobResult, Run, Series
 
 RUN_TIMEOUT_S = 300
 STOP_TIMEOUT_S = 30
-LOOK_EVERY_S = 0.1
-SHOWN = 2000
+POLL_INTERVAL_S = 0.1
+OUTPUT_TAIL = 2000
+MEMORY_SAMPLES = 21
 
-Say = Callable[[str], None]
+Log = Callable[[str], None]
+
+
+@dataclass(slots=True)
+class Used:
+    """CPU time of processes, and their memory over time."""
+
+    cpu_s: float = 0.0
+    memory: list[int] = field(default_factory=list)
+
+    def series(self) -> list[int]:
+        """Return samples of the memory at equal intervals, from start to end."""
+        last = len(self.memory) - 1
+        return [self.memory[last * n // (MEMORY_SAMPLES - 1)] for n in range(MEMORY_SAMPLES)]
 
 
 class Benchmark:
-    """Runs variants of one job over one input.
+    """Runs variants of one job on one input.
 
     Args:
-        place: the cluster.
-        task: the job and its size.
-        peers: who can be started.
-        partitions: of every topic.
+        cluster: the cluster.
+        task: the job and its input.
+        peers: commands of the peers.
+        partitions: partitions of each topic.
     """
 
     def __init__(
-        self, place: Cluster, task: Task, peers: Mapping[str, Command], partitions: int
+        self, cluster: Cluster, task: Task, peers: Mapping[str, Command], partitions: int
     ) -> None:
-        self._cluster = place
+        self._cluster = cluster
         self._task = task
         self._peers = peers
         self._partitions = partitions
         self._prefix = f"bench-{task.job.name.replace('_', '-')}-{secrets.token_hex(3)}"
-        made = task.job.make(task.records)
+        made = task.job.make(task.shape)
         self._expected = made.expected
         self.records = made.records
+        self.rows = made.rows
         self._sources = [topic(self._prefix, end) for end in made.inputs]
-        place.create(*self._sources, partitions=partitions)
+        cluster.create(*self._sources, partitions=partitions)
         for end, rows in made.inputs.items():
-            place.fill(topic(self._prefix, end), rows)
+            cluster.fill(topic(self._prefix, end), rows)
 
     def run(self, variant: Variant) -> Run:
-        """Run one variant, and check what it wrote."""
+        """Run one variant, and check its output."""
         name = f"{self._prefix}-{secrets.token_hex(3)}"
         output = f"{name}-output"
         own = [f"{name}-repartition", f"{name}-changelog"] if variant.peer == "by hand" else []
@@ -84,33 +100,36 @@ class Benchmark:
         broker_before, bytes_before = self._broker(), self._cluster.stored_bytes(order.run)
         began = time.monotonic()
         with running(command, count) as processes:
-            used, memory = _follow(progress, processes)
+            used = _follow(progress, processes)
         broker_cpu_s = self._broker().cpu_s - broker_before.cpu_s
         return Run(
             self.records,
             progress.ended_s - began,
             progress.middle_s(),
             used.cpu_s,
-            memory,
+            max(used.memory),
             broker_cpu_s if self._cluster.broker_pid is not None else None,
             noise_ms,
-            self._what_is_wrong(order.output, variant),
+            self._check_output(order.output, variant),
             self._cluster.stored_bytes(order.run) - bytes_before,
+            used.series() if self._task.is_long else [],
         )
 
     def _broker(self) -> Usage:
         pid = self._cluster.broker_pid
         return usage([] if pid is None else [pid])
 
-    def _what_is_wrong(self, output: str, variant: Variant) -> str:
-        outcome, expected = self._cluster.read(output), self._expected
+    def _check_output(self, output: str, variant: Variant) -> str:
+        """Return how the output differs from the expected one; empty if it is equal."""
+        expected = self._expected
+        outcome = self._cluster.read(output, each_record=expected.each_record)
         last = {key: value for key, value in outcome.last.items() if value is not None}
         if last != expected.last:
             differing = sum(last.get(k) != v for k, v in expected.last.items())
             unknown = len(last.keys() - expected.last.keys())
-            return f"{differing} keys end with another value, {unknown} should not be there"
-        every_update = not (variant.caches and self._task.job.stateful)
-        if every_update and expected.outputs is not None and outcome.count != expected.outputs:
+            return f"{differing} keys end with another value, {unknown} keys are not expected"
+        is_cached = variant.caches and self._task.job.stateful and not expected.each_record
+        if not is_cached and expected.outputs is not None and outcome.count != expected.outputs:
             return f"{outcome.count} records in the output instead of {expected.outputs}"
         return ""
 
@@ -121,17 +140,17 @@ class Benchmark:
 
 @contextmanager
 def running(command: Sequence[str], count: int) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """So many processes of a command, which are asked to stop in the end."""
-    with tempfile.TemporaryFile() as said:
+    """Run a number of processes of a command, and stop them at the end."""
+    with tempfile.TemporaryFile() as output:
         processes = [
-            subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=said, stderr=said)
+            subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
             for _ in range(count)
         ]
         try:
             yield processes
         except Exception as error:
-            said.seek(0)
-            error.add_note(said.read()[-SHOWN:].decode(errors="replace"))
+            output.seek(0)
+            error.add_note(output.read()[-OUTPUT_TAIL:].decode(errors="replace"))
             raise
         finally:
             for process in processes:
@@ -144,68 +163,66 @@ def running(command: Sequence[str], count: int) -> Iterator[list[subprocess.Pope
                     process.wait()
 
 
-def _follow(progress: Progress, processes: Sequence[subprocess.Popen[bytes]]) -> tuple[Usage, int]:
-    """Look until everything is done; returns what was used, and the most memory."""
+def _follow(progress: Progress, processes: Sequence[subprocess.Popen[bytes]]) -> Used:
+    """Poll until everything is committed, and sample CPU time and memory."""
     deadline = time.monotonic() + RUN_TIMEOUT_S
-    memory = 0
+    used = Used()
     while True:
-        done = progress.look()
-        used = usage([process.pid for process in processes])
-        memory = max(memory, used.memory)
-        if done:
-            return used, memory
+        is_done = progress.poll()
+        now = usage([process.pid for process in processes])
+        used.cpu_s = now.cpu_s
+        used.memory.append(now.memory)
+        if is_done:
+            return used
         for process in processes:
             if process.poll() is not None:
-                raise RuntimeError(f"it ended with exit code {process.returncode}")
+                raise RuntimeError(f"the process ended with exit code {process.returncode}")
         if time.monotonic() > deadline:
-            raise TimeoutError(f"it was not done within {RUN_TIMEOUT_S} s")
-        time.sleep(LOOK_EVERY_S)
+            raise TimeoutError(f"input is not committed after {RUN_TIMEOUT_S} s")
+        time.sleep(POLL_INTERVAL_S)
 
 
 def measure(
-    place: Cluster,
-    task: Task,
-    peers: Mapping[str, Command],
-    *,
-    partitions: int,
-    until_s: float,
-    say: Say,
+    cluster: Cluster, task: Task, peers: Mapping[str, Command], *, partitions: int, log: Log
 ) -> JobResult:
-    """Run all variants of a task in turns, as often as its rounds say.
+    """Run all variants of a task in turns.
 
     Args:
-        place: the cluster.
-        task: the job.
-        peers: who can be started.
-        partitions: of every topic.
-        until_s: on the monotonic clock; no round after the first begins later.
-        say: is told of each run.
+        cluster: the cluster.
+        task: the job and its input.
+        peers: commands of the peers; variants of other peers are left out.
+        partitions: partitions of each topic, unless the task has a number.
+        log: called with a line for each run.
     """
-    say(f"[bold]{task.title}[/]: writing {task.records:,} records")
-    benchmark = Benchmark(place, task, peers, partitions)
+    log(f"[bold]{task.title}[/], {task.shape.name}: {task.shape.describe()}")
+    benchmark = Benchmark(cluster, task, peers, task.partitions or partitions)
     here = [variant for variant in task.variants if variant.peer in peers]
     series = {v: Series(v.name, v.settings, v.peer) for v in here}
     for number in range(task.rounds):
-        if number and time.monotonic() > until_s:
-            say(f"  no time for round {number + 1}")
-            break
-        # Who comes first changes: what a round leaves behind is not always the same one's burden.
+        # The order alternates, so that effects of one run on the next one do not favour a variant.
         turns = [variant for variant in task.in_round(number) if variant in series]
         for variant in turns if number % 2 == 0 else reversed(turns):
-            series[variant].runs.append(_run(benchmark, variant, say))
+            series[variant].runs.append(_run(benchmark, variant, log))
     benchmark.close()
-    return JobResult(task.job.name, task.title, benchmark.records, list(series.values()))
+    return JobResult(
+        task.job.name,
+        task.title,
+        benchmark.records,
+        list(series.values()),
+        task.shape,
+        benchmark.rows / benchmark.records,
+    )
 
 
-def _run(benchmark: Benchmark, variant: Variant, say: Say) -> Run | None:
+def _run(benchmark: Benchmark, variant: Variant, log: Log) -> Run | None:
     try:
         run = benchmark.run(variant)
     except (RuntimeError, TimeoutError) as error:
-        say(f"  [red]{variant.name}: {error}[/]\n" + "\n".join(getattr(error, "__notes__", [])))
+        log(f"  [red]{variant.name}: {error}[/]\n" + "\n".join(getattr(error, "__notes__", [])))
         return None
-    say(
+    log(
         f"  {variant.name}: {run.whole_rate:,.0f} records/s, {run.middle_rate:,.0f} in the "
-        f"middle, {run.records / run.cpu_s:,.0f} per CPU-second, {run.memory >> 20} MiB"
+        f"steady state, {run.records / run.cpu_s:,.0f} per CPU-second, {run.memory >> 20} MiB"
         + (f" [red]{run.wrong}[/]" if run.wrong else "")
     )
     return run

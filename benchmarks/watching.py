@@ -38,7 +38,7 @@ import structlog
 
 from benchmarks.jobs.catalogue import JOBS
 from benchmarks.jobs.job import Job, topic
-from benchmarks.measure.cluster import Cluster, cluster
+from benchmarks.measure.cluster import Cluster, open_cluster
 from benchmarks.measure.turns import Meter, Pair, Turn, rounds, settings_of
 from headrace.streams.app import KafkaStreams
 from headrace.streams.metrics.counters import Counters
@@ -165,21 +165,21 @@ class Cost:
 
 
 def measure(
-    place: Cluster, job: Job, watch: Watch, *, records: int, seconds: float, turn_s: float
+    cluster: Cluster, job: Job, watch: Watch, *, records: int, seconds: float, turn_s: float
 ) -> list[Pair]:
     """Compare turns of one application after the other on the same records, until time is up."""
     until_s = time.monotonic() + seconds
     source = f"watching-{secrets.token_hex(3)}"
-    made = job.make(records // FILLS)
-    place.create(*(topic(source, end) for end in made.inputs), partitions=PARTITIONS)
+    made = job.make(job.shape(records // FILLS))
+    cluster.create(*(topic(source, end) for end in made.inputs), partitions=PARTITIONS)
     for _ in range(FILLS):
         for end, rows in made.inputs.items():
-            place.fill(topic(source, end), rows)
+            cluster.fill(topic(source, end), rows)
     all_records = FILLS * made.records
     del made
     found: list[Pair] = []
     while time.monotonic() < until_s:
-        with _running(place, job, source, watch) as (meter, url):
+        with _running(cluster, job, source, watch) as (meter, url):
             turns = rounds(
                 meter,
                 ("watched", "alone"),
@@ -190,7 +190,7 @@ def measure(
             )
             found += [(turn["watched"], turn["alone"]) for turn in turns]
         watch.is_on = True
-    place.delete(source)
+    cluster.delete(source)
     return found
 
 
@@ -213,16 +213,16 @@ class _Switch:
 
 
 @contextmanager
-def _running(place: Cluster, job: Job, source: str, watch: Watch) -> Iterator[tuple[Meter, str]]:
+def _running(cluster: Cluster, job: Job, source: str, watch: Watch) -> Iterator[tuple[Meter, str]]:
     """The meter of an application that is warm, and where it serves."""
     name = f"{source}-{secrets.token_hex(3)}"
     server: list[int] = []  # its clock, once it is there
     meter = Meter(lambda: watch.spent_s + sum(map(time.clock_gettime, server)))
-    place.create(f"{name}-output", partitions=PARTITIONS)
+    cluster.create(f"{name}-output", partitions=PARTITIONS)
     with tempfile.TemporaryDirectory(prefix="headrace-watching-") as state:
         app = KafkaStreams(
             job.topology(source, f"{name}-output"),
-            settings_of(place.bootstrap, name, state),
+            settings_of(cluster.bootstrap, name, state),
             worker_listener=meter,
         )
         meter.processed = lambda: app.records_processed
@@ -236,7 +236,7 @@ def _running(place: Cluster, job: Job, source: str, watch: Watch) -> Iterator[tu
                 yield meter, web.url
             finally:
                 server.clear()  # its thread ends before the last commit
-    place.delete(name)
+    cluster.delete(name)
 
 
 def _scrape(url: str) -> None:
@@ -276,10 +276,10 @@ def main(jobs: tuple[str, ...], records: int, seconds: float, turn_s: float) -> 
     """Print what being watched costs, of the sum and the stateless job unless others are named."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger("error"))
     watch, verdicts = Watch(), []
-    with cluster(None) as place:
-        for name in jobs or ("sum_100k", "stateless"):
+    with open_cluster(None) as cluster:
+        for name in jobs or ("sum", "stateless"):
             pairs = measure(
-                place, JOBS[name], watch, records=records, seconds=seconds, turn_s=turn_s
+                cluster, JOBS[name], watch, records=records, seconds=seconds, turn_s=turn_s
             )
             if len(pairs) < 2:
                 sys.exit(f"{name}: {len(pairs)} pairs: give it more --seconds or --records")

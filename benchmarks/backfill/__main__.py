@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.backfill.jobs import JOBS, Job, sentence, table_topology
-from benchmarks.measure.cluster import Cluster, cluster
+from benchmarks.measure.cluster import Cluster, open_cluster
 from headrace import serdes
 from headrace.spark_bridge import backfill, local_session
 from headrace.spark_bridge.stages import compute
@@ -133,50 +133,52 @@ def by_hand(bootstrap: str, topic: str, rows: list[Row], source: str) -> float:
     return seconds
 
 
-def hand_over(spark: Any, place: Cluster, keys: int, pairs: int, say: Console) -> list[list[float]]:
+def hand_over(
+    spark: Any, cluster: Cluster, keys: int, pairs: int, say: Console
+) -> list[list[float]]:
     """Seconds of the hand-over and of the loop, pair by pair."""
     name = f"bench-backfill-keys-{secrets.token_hex(3)}"
-    place.create(name, partitions=PARTITIONS, config={"retention.ms": "-1"})
+    cluster.create(name, partitions=PARTITIONS, config={"retention.ms": "-1"})
     rows: list[Row] = [(f"key-{n}".encode(), f"value-{n}".encode()) for n in range(keys)]
-    fill(place.bootstrap, name, iter(rows))
+    fill(cluster.bootstrap, name, iter(rows))
     found = []
     for pair in range(pairs + 1):
-        settings = settings_of(place.bootstrap, name)
+        settings = settings_of(cluster.bootstrap, name)
         report = backfill(
             table_topology(name), settings, spark=spark, handover="driver", outputs="skip"
         )
         changelog = f"{settings['application.id']}-result-changelog"
-        if place.read(changelog).last != dict(rows):
+        if cluster.read(changelog).last != dict(rows):
             raise SystemExit("the state that was handed over is not that of the input")
         topic = f"{name}-{pair}-hand"
-        place.create(topic, partitions=PARTITIONS, config={"retention.ms": "-1"})
-        hand = by_hand(place.bootstrap, topic, rows, name)
+        cluster.create(topic, partitions=PARTITIONS, config={"retention.ms": "-1"})
+        hand = by_hand(cluster.bootstrap, topic, rows, name)
         say.print(f"  hand-over: {report.handover.seconds:.2f} s, by hand {hand:.2f} s")
         found.append([report.handover.seconds, hand])
-    place.delete(name)
+    cluster.delete(name)
     return found[1:]
 
 
 def compare(
-    spark: Any, place: Cluster, jobs: Sequence[Job], sentences: int, pairs: int, say: Console
+    spark: Any, cluster: Cluster, jobs: Sequence[Job], sentences: int, pairs: int, say: Console
 ) -> dict[str, Any]:
     """Seconds of each job by the bridge and by SQL, pair by pair."""
     topic = f"bench-backfill-lines-{secrets.token_hex(3)}"
-    place.create(topic, partitions=PARTITIONS, config={"retention.ms": "-1"})
+    cluster.create(topic, partitions=PARTITIONS, config={"retention.ms": "-1"})
     random = Random(7)
     lines = (sentence(n, random, 50_000).encode() for n in range(sentences))
-    fill(place.bootstrap, topic, ((None, line) for line in lines))
+    fill(cluster.bootstrap, topic, ((None, line) for line in lines))
     found: dict[str, list[list[float]]] = {job.name: [] for job in jobs}
     for pair in range(pairs + 1):
         for job in jobs:
-            bridge, mine = by_bridge(spark, place.bootstrap, job, topic)
-            sql, wanted = by_sql(spark, place.bootstrap, job, topic)
+            bridge, mine = by_bridge(spark, cluster.bootstrap, job, topic)
+            sql, wanted = by_sql(spark, cluster.bootstrap, job, topic)
             if mine != wanted:
                 raise SystemExit(f"{job.name}: the results differ")
             say.print(f"  {job.name}: {bridge:.2f} s, SQL {sql:.2f} s")
             if pair:
                 found[job.name].append([bridge, sql])
-    place.delete(topic)
+    cluster.delete(topic)
     return found
 
 
@@ -198,7 +200,7 @@ def table_of(results: dict[str, list[list[float]]]) -> Table:
 
 
 @click.command()
-@click.option("--bootstrap", help="A cluster to run on; by default a broker of one's own.")
+@click.option("--bootstrap", help="Cluster to run on; a temporary broker by default.")
 @click.option("--sentences", default=1_000_000, show_default=True, help="Of eight words.")
 @click.option("--keys", default=1_000_000, show_default=True, help="To hand over.")
 @click.option("--pairs", default=5, show_default=True, help="Counted, after one that is not.")
@@ -207,10 +209,13 @@ def main(bootstrap: str | None, sentences: int, keys: int, pairs: int, only: str
     """Compare backfills with Spark SQL, and the hand-over with a loop by hand."""
     say = Console()
     jobs = [job for job in JOBS if only in job.name]
-    with cluster(bootstrap) as place, local_session(config={"spark.driver.memory": "2g"}) as spark:
-        results = compare(spark, place, jobs, sentences, pairs, say) if jobs else {}
+    with (
+        open_cluster(bootstrap) as cluster,
+        local_session(config={"spark.driver.memory": "2g"}) as spark,
+    ):
+        results = compare(spark, cluster, jobs, sentences, pairs, say) if jobs else {}
         if only in HAND_OVER:
-            results[HAND_OVER] = hand_over(spark, place, keys, pairs, say)
+            results[HAND_OVER] = hand_over(spark, cluster, keys, pairs, say)
     say.print(table_of(results))
     say.print(f"{sentences:,} sentences, {keys:,} keys, {os.cpu_count()} cores shared with Kafka")
 

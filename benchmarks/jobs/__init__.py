@@ -1,1 +1,1 @@
-"""The jobs: their input, what must come out of it, and the topology that does it."""
+"""Jobs: their inputs, expected outputs and topologies."""

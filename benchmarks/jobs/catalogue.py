@@ -1,12 +1,11 @@
-"""All jobs, and all topologies by their names."""
+"""All jobs, and all topologies by name."""
 
 from __future__ import annotations
 
-from benchmarks.jobs import foreign_keys, joins, orders, reduce, sessions, sums, windows, words
+from benchmarks.jobs import foreign_keys, joins, orders, reduce, sessions, sums, words
 from benchmarks.jobs.last_value import last_value
 from benchmarks.jobs.moved import MOVED_WINDOWS, moved_last_windows, moved_sum
-
-_TUMBLING, _SLIDING = windows.JOBS
+from benchmarks.jobs.windows import SLIDING, TUMBLING
 
 JOBS = {
     job.name: job
@@ -14,12 +13,12 @@ JOBS = {
         *words.JOBS,
         *sums.JOBS,
         *orders.JOBS,
-        _TUMBLING,
+        TUMBLING,
         *reduce.JOBS,
         *joins.JOBS,
         *sessions.JOBS,
         *foreign_keys.JOBS,
-        _SLIDING,
+        SLIDING,
     )
 }
 

@@ -2,32 +2,33 @@
 
 from __future__ import annotations
 
-import random
-
-from benchmarks.jobs.job import SEED, START_MS, Expected, Job, Made, Record, topic
+from benchmarks.jobs.job import Expected, Job, Made, Record, topic
+from benchmarks.jobs.shape import NOTES, START_MS, Ranges, Shape
 from headrace.topology.dsl.builder import StreamsBuilder
 from headrace.topology.topology import Topology
 
 
-def purchases(count: int) -> Made:
-    """Make customers, and ten times as many purchases."""
-    rng = random.Random(SEED)
-    customers = max(1, count // 10)
+def purchases(shape: Shape) -> Made:
+    """Generate customers, and purchases of them."""
+    rng = shape.generator()
+    customers = min(shape.keys, max(1, shape.records // 2))
+    notes = shape.notes(rng)
     names: list[Record] = [
-        (b'"customer-%06d"' % i, b'{"name":"name-%d"}' % i, START_MS + i) for i in range(customers)
+        (b'"customer-%06d"' % i, b'{"name":"name-%d"%b}' % (i, notes[i % NOTES]), START_MS + i)
+        for i in range(customers)
     ]
     rows: list[Record] = []
     last = {}
-    for number, customer in enumerate(rng.choices(range(customers), k=count - customers)):
-        key = b'"purchase-%08d"' % number
+    for number, drawn in enumerate(shape.draw_keys(rng, shape.records - customers)):
+        key, customer = b'"purchase-%08d"' % number, drawn % customers
         value = b'{"customer":"customer-%06d","price":%d}' % (customer, number)
-        rows.append((key, value, START_MS + count + number))
+        rows.append((key, value, START_MS + shape.records + number))
         last[key] = b'{"name":"name-%d","price":%d}' % (customer, number)
-    return Made({"customers": names, "purchases": rows}, Expected(last, None))
+    return Made({"customers": names, "purchases": rows}, Expected(last, None), len(last))
 
 
 def foreign_key(source: str, output: str) -> Topology:
-    """Put the customer's name to each purchase."""
+    """Add the customer's name to each purchase."""
     builder = StreamsBuilder()
     customers = builder.table(topic(source, "customers"), store="customers")
     purchases = builder.table(topic(source, "purchases"), store="purchases")
@@ -46,5 +47,17 @@ def foreign_key(source: str, output: str) -> Topology:
 
 
 JOBS = (
-    Job("foreign_key", "W9 foreign-key join", 60_000, purchases, foreign_key, kind="foreign_key"),
+    Job(
+        "foreign_key",
+        "W9 foreign-key join",
+        purchases,
+        foreign_key,
+        (
+            Shape("many", 220_000, 20_000),
+            Shape("zipf", 220_000, 2_000, skew=1.0),
+            Shape("notes", 220_000, 20_000, value_bytes=200),
+        ),
+        Ranges(220_000, (100, 100_000), value_bytes=200),
+        kind="foreign_key",
+    ),
 )

@@ -8,7 +8,7 @@ from headrace.topology.topology import Topology
 
 
 def last_value(source: str, output: str) -> Topology:
-    """Keep the last value of each key, and write it on."""
+    """Keep and forward the last value of each key."""
     builder = StreamsBuilder()
     (
         builder.stream(topic(source, "in"))

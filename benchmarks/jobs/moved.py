@@ -1,15 +1,15 @@
-"""Jobs whose keys are taken out of the values, so that records go through a repartition topic."""
+"""Jobs whose keys are fields of the values, so that records pass a repartition topic."""
 
 from __future__ import annotations
 
 from datetime import timedelta
-from functools import partial
 
 import orjson
 
-from benchmarks.jobs.job import Expected, Job, Made, Record, topic
+from benchmarks.jobs.job import WINDOW_MS, Expected, Job, Made, Record, topic
+from benchmarks.jobs.shape import Shape
 from benchmarks.jobs.sums import bookings
-from benchmarks.jobs.windows import SIZE_MS, tumbling_input
+from benchmarks.jobs.windows import tumbling_input
 from headrace import TimeWindows
 from headrace.topology import serdes
 from headrace.topology.dsl.builder import StreamsBuilder
@@ -17,7 +17,7 @@ from headrace.topology.topology import Topology
 
 
 def moved_sum(source: str, output: str) -> Topology:
-    """Add up numbers by keys that are taken out of the records."""
+    """Add up numbers by a field of the records."""
     builder = StreamsBuilder()
     (
         builder.stream(topic(source, "in"))
@@ -35,9 +35,9 @@ def moved_sum(source: str, output: str) -> Topology:
     return builder.build()
 
 
-def moved_bookings(count: int, accounts: int) -> Made:
-    """Bookings that have no key, and their accounts in their values."""
-    made = bookings(count, accounts)
+def moved_bookings(shape: Shape) -> Made:
+    """Generate bookings without a key, and with the account in the value."""
+    made = bookings(shape)
     rows: list[Record] = [
         (None, b'{"account":%s,%s' % (key, value[1:]), time)
         for key, value, time in made.inputs["in"]
@@ -46,18 +46,18 @@ def moved_bookings(count: int, accounts: int) -> Made:
         orjson.loads(key).encode(): serdes.long.serialize(orjson.loads(total))
         for key, total in made.expected.last.items()
     }
-    return Made({"in": rows}, Expected(last, count))
+    return Made({"in": rows}, Expected(last, shape.records))
 
 
 def job_of(accounts: int, records: int) -> Job:
-    """The job with so many keys."""
-    make = partial(moved_bookings, accounts=accounts)
-    title = f"sum of {accounts:,} keys behind select_key"
-    return Job(f"moved_{accounts}", title, records, make, moved_sum, kind="moved_sum")
+    """Return the job with a number of keys."""
+    title = f"sum of {accounts:,} keys after select_key"
+    shapes = (Shape("moved", records, accounts),)
+    return Job(f"moved_{accounts}", title, moved_bookings, moved_sum, shapes, kind="moved_sum")
 
 
 def moved_windows(source: str, output: str) -> Topology:
-    """Add up by ten seconds and a key that is taken out of the records.
+    """Add up by ten seconds and a field of the records.
 
     With less grace, `stream.time=fastest` would drop records of a backlog as late.
     """
@@ -66,7 +66,7 @@ def moved_windows(source: str, output: str) -> Topology:
         builder.stream(topic(source, "in"))
         .select_key(lambda _, reading: reading["sensor"])
         .group_by_key(name="by-sensor")
-        .windowed_by(TimeWindows(size=timedelta(milliseconds=SIZE_MS), grace=timedelta(days=1)))
+        .windowed_by(TimeWindows(size=timedelta(milliseconds=WINDOW_MS), grace=timedelta(days=1)))
         .aggregate(lambda: 0, lambda _, reading, total: total + reading["amount"], store="sums")
         .to_stream()
         .to(output)
@@ -74,9 +74,9 @@ def moved_windows(source: str, output: str) -> Topology:
     return builder.build()
 
 
-def moved_readings(count: int) -> Made:
-    """Readings that have no key, and their sensors in their values."""
-    made = tumbling_input(count)
+def moved_readings(shape: Shape) -> Made:
+    """Generate readings without a key, and with the sensor in the value."""
+    made = tumbling_input(shape)
     rows: list[Record] = [
         (None, b'{"sensor":%s,%s' % (key, value[1:]), time)
         for key, value, time in made.inputs["in"]
@@ -85,7 +85,7 @@ def moved_readings(count: int) -> Made:
 
 
 def moved_last_windows(source: str, output: str) -> Topology:
-    """Keep the last value of each key and hour behind a repartition topic, and write it on."""
+    """Keep and forward the last value of each key and hour after a repartition topic."""
     builder = StreamsBuilder()
     (
         builder.stream(topic(source, "in"))
@@ -101,9 +101,9 @@ def moved_last_windows(source: str, output: str) -> Topology:
 
 MOVED_WINDOWS = Job(
     "moved_windows",
-    "windows of 10 s behind select_key",
-    300_000,
+    "windows of 10 s after select_key",
     moved_readings,
     moved_windows,
+    (Shape("few", 300_000, 1_000, rows=0.2),),
     kind="moved_windows",
 )

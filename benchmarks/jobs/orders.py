@@ -1,36 +1,34 @@
-"""W3, parse, filter and map: no state at all."""
+"""W3, parse, filter and map: without state."""
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator
 
-from benchmarks.jobs.job import SEED, START_MS, Expected, Job, Made, Record, topic
+from benchmarks.jobs.job import Expected, Job, Made, Record, topic
+from benchmarks.jobs.shape import NOTES, START_MS, Ranges, Shape
 from headrace.topology.dsl.builder import StreamsBuilder
 from headrace.topology.topology import Topology
 
-USERS = 50_000
 
-
-def orders(count: int) -> Made:
-    """Make orders of which half are paid; every key is there once."""
+def orders(shape: Shape) -> Made:
+    """Generate orders, half of them paid; each order has its own key, and a user."""
     rows: list[Record] = []
     last = {}
-    for number, user, price, quantity, paid in fields(count):
+    notes = shape.notes(shape.generator())
+    for number, user, price, quantity, paid in fields(shape):
         key = b'"order-%08d"' % number
-        value = b'{"user":"user-%05d","price":%d,"quantity":%d,"paid":%s}'
-        rows.append(
-            (key, value % (user, price, quantity, b"true" if paid else b"false"), START_MS + number)
-        )
+        value = b'{"user":"user-%05d","price":%d,"quantity":%d,"paid":%s%b}'
+        is_paid, note = b"true" if paid else b"false", notes[number % NOTES]
+        rows.append((key, value % (user, price, quantity, is_paid, note), START_MS + number))
         if paid:
             last[key] = b'{"total":%d,"user":"user-%05d"}' % (price * quantity, user)
     return Made({"in": rows}, Expected(last, len(last)))
 
 
-def fields(count: int) -> Iterator[tuple[int, int, int, int, bool]]:
-    """Number, user, price, quantity, and whether it is paid."""
-    rng = random.Random(SEED)
-    users = rng.choices(range(USERS), k=count)
+def fields(shape: Shape) -> Iterator[tuple[int, int, int, int, bool]]:
+    """Yield number, user, price, quantity, and whether it is paid."""
+    rng, count = shape.generator(), shape.records
+    users = shape.draw_keys(rng, count)
     prices = rng.choices(range(100, 10_000), k=count)
     quantities = rng.choices(range(1, 10), k=count)
     paid = rng.choices((True, False), k=count)
@@ -53,9 +51,13 @@ JOBS = (
     Job(
         "stateless",
         "W3 parse, filter, map",
-        1_000_000,
         orders,
         invoices,
+        (
+            Shape("small", 1_000_000, 50_000),
+            Shape("notes", 400_000, 50_000, value_bytes=1_000),
+        ),
+        Ranges(1_000_000, (100, 99_999), value_bytes=500),
         kind="stateless",
         stateful=False,
     ),

@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
-import random
-from functools import partial
-
-from benchmarks.jobs.job import SEED, START_MS, Expected, Job, Made, Record, topic
+from benchmarks.jobs.job import Expected, Job, Made, Record, topic
+from benchmarks.jobs.shape import START_MS, Ranges, Shape
 from headrace import serdes
 from headrace.topology.dsl.builder import StreamsBuilder
 from headrace.topology.topology import Topology
 
-KEYS = 10_000
+NUMBER_BYTES = 10
 
 
-def versions(count: int, size: int) -> Made:
-    """Make values of so many bytes; half of each is what no compression takes away."""
-    rng = random.Random(SEED)
-    keys = [b'"document-%05d"' % i for i in range(KEYS)]
+def versions(shape: Shape) -> Made:
+    """Generate values that begin with a number; half of each is incompressible."""
+    rng = shape.generator()
+    size = max(shape.value_bytes, NUMBER_BYTES)
+    keys = [b'"document-%06d"' % i for i in range(shape.keys)]
     noise = [rng.randbytes(size // 2) for _ in range(50)]
     rows: list[Record] = []
     last = {}
-    for number, key in enumerate(rng.choices(keys, k=count)):
-        value = b"%010d" % number + noise[number % len(noise)]
+    for number, document in enumerate(shape.draw_keys(rng, shape.records)):
+        key, value = keys[document], b"%010d" % number + noise[number % len(noise)]
         last[key] = value.ljust(size, b".")
         rows.append((key, last[key], START_MS + number))
-    return Made({"in": rows}, Expected(last, count))
+    return Made({"in": rows}, Expected(last, shape.records))
 
 
 def newest(source: str, output: str) -> Topology:
@@ -40,13 +39,19 @@ def newest(source: str, output: str) -> Topology:
     return builder.build()
 
 
-def _of(name: str, size: int, count: int) -> Job:
-    make = partial(versions, size=size)
-    return Job(f"reduce_{name}", f"W5 reduce at {size:,} B", count, make, newest, kind="reduce")
-
-
 JOBS = (
-    _of("100b", 100, 400_000),
-    _of("1kb", 1_000, 100_000),
-    _of("10kb", 10_000, 20_000),
+    Job(
+        "reduce",
+        "W5 reduce",
+        versions,
+        newest,
+        (
+            Shape("100b", 400_000, 10_000, value_bytes=100),
+            Shape("zipf", 400_000, 200_000, skew=1.0, value_bytes=100),
+            Shape("1kb", 100_000, 10_000, value_bytes=1_000),
+            Shape("10kb", 20_000, 10_000, value_bytes=10_000),
+        ),
+        Ranges(200_000, (100, 100_000), value_bytes=1_000),
+        kind="reduce",
+    ),
 )

@@ -1,57 +1,63 @@
-"""W8, sums by session: each record makes its session longer, so that its key changes."""
+"""W8, sums by session: each record makes its session longer, so the session's key changes."""
 
 from __future__ import annotations
 
-import random
+from collections import defaultdict
 from datetime import timedelta
 
 import orjson
 
-from benchmarks.jobs.job import SEED, START_MS, Expected, Job, Made, Record, topic
+from benchmarks.jobs.job import GAP_MS, GRACE_MS, Expected, Job, Made, topic
+from benchmarks.jobs.shape import Ranges, Shape, sessions_begun, step_of
+from benchmarks.jobs.windows import readings
 from headrace import SessionWindows
 from headrace.topology.dsl.builder import StreamsBuilder
 from headrace.topology.topology import Topology
 
-USERS = 2000
-STEP_MS = 2
-GAP_MS = 5_000
-
 
 def session_key(key: bytes, start_ms: int, end_ms: int) -> bytes:
-    """A session's key in the output, as Kafka Streams has it."""
+    """Encode the key of a session as Kafka Streams does."""
     return key + end_ms.to_bytes(8, "big") + start_ms.to_bytes(8, "big")
 
 
-def visits(count: int) -> Made:
-    """Make visits; a longer session takes the place of the shorter one, which is deleted first."""
-    rng = random.Random(SEED)
-    rows: list[Record] = []
-    open_ones: dict[bytes, tuple[int, int, int]] = {}
+def visits(shape: Shape) -> Made:
+    """Generate visits, and the sums of sessions.
+
+    A longer session replaces the shorter one, which is deleted. How often that happens depends on
+    the order of late records, so only visits in order have a number of outputs.
+    """
+    made, rows = readings(shape, step_of(shape, GAP_MS, sessions_begun, shape.rows))
+    by_key: dict[bytes, list[tuple[int, int]]] = defaultdict(list)
+    for key, amount, time_ms in made:
+        by_key[key].append((time_ms, amount))
     last: dict[bytes, bytes] = {}
-    outputs = 0
-    for number in range(count):
-        key, amount = b'"user-%05d"' % rng.randrange(USERS), rng.randrange(1, 1000)
-        time_ms = START_MS + number * STEP_MS
-        rows.append((key, b'{"amount":%d}' % amount, time_ms))
-        start_ms, end_ms, total = open_ones.get(key, (time_ms, time_ms - GAP_MS - 1, 0))
-        if time_ms - end_ms <= GAP_MS:
-            del last[session_key(key, start_ms, end_ms)]
-            outputs += 1
-        else:
-            start_ms, total = time_ms, 0
-        open_ones[key] = start_ms, time_ms, total + amount
-        last[session_key(key, start_ms, time_ms)] = orjson.dumps(total + amount)
-        outputs += 1
-    return Made({"in": rows}, Expected(last, outputs))
+    outputs = shape.records
+    for key, own in by_key.items():
+        own.sort()
+        start_ms, total = own[0][0], 0
+        before_ms = start_ms
+        for time_ms, amount in own:
+            if time_ms - before_ms > GAP_MS:
+                last[session_key(key, start_ms, before_ms)] = orjson.dumps(total)
+                start_ms, total = time_ms, 0
+            elif time_ms > before_ms:
+                outputs += 1
+            total += amount
+            before_ms = time_ms
+        last[session_key(key, start_ms, before_ms)] = orjson.dumps(total)
+    return Made({"in": rows}, Expected(last, None if shape.late else outputs), len(last))
 
 
 def sessions(source: str, output: str) -> Topology:
     """Add up by session."""
+    windows = SessionWindows(
+        inactivity_gap=timedelta(milliseconds=GAP_MS), grace=timedelta(milliseconds=GRACE_MS)
+    )
     builder = StreamsBuilder()
     (
         builder.stream(topic(source, "in"))
         .group_by_key()
-        .windowed_by(SessionWindows(inactivity_gap=timedelta(milliseconds=GAP_MS)))
+        .windowed_by(windows)
         .aggregate(
             lambda: 0,
             lambda _, visit, total: total + visit["amount"],
@@ -64,4 +70,18 @@ def sessions(source: str, output: str) -> Topology:
     return builder.build()
 
 
-JOBS = (Job("sessions", "W8 sessions", 100_000, visits, sessions, kind="sessions"),)
+JOBS = (
+    Job(
+        "sessions",
+        "W8 sessions",
+        visits,
+        sessions,
+        (
+            Shape("late", 500_000, 20_000, late=0.1, rows=0.6),
+            Shape("long", 1_000_000, 2_000, rows=0.1),
+            Shape("zipf", 1_000_000, 100_000, skew=1.0, rows=0.3),
+        ),
+        Ranges(1_000_000, (100, 200_000), rows=(0.1, 0.9), late=True),
+        kind="sessions",
+    ),
+)

@@ -1,30 +1,32 @@
-"""W2, a running sum per key, on few keys, many, and more than fit a commit's caches."""
+"""W2, a running sum per key: with few keys, many, and more than a commit's caches hold."""
 
 from __future__ import annotations
 
-import random
-from functools import partial
-
 import orjson
 
-from benchmarks.jobs.job import SEED, START_MS, Expected, Job, Made, Record, topic
+from benchmarks.jobs.job import Expected, Job, Made, Record, topic
+from benchmarks.jobs.shape import NOTES, START_MS, Ranges, Shape
 from headrace.topology.dsl.builder import StreamsBuilder
 from headrace.topology.topology import Topology
 
+ACCOUNTS = Shape("100k", 1_000_000, 100_000)
 
-def bookings(count: int, accounts: int) -> Made:
-    """Make bookings on so many accounts, evenly spread."""
-    rng = random.Random(SEED)
+
+def bookings(shape: Shape) -> Made:
+    """Generate bookings on accounts."""
+    rng = shape.generator()
     totals: dict[bytes, int] = {}
     rows: list[Record] = []
-    keys = [b'"account-%07d"' % i for i in range(accounts)]
-    drawn = rng.choices(keys, k=count)
-    amounts = rng.choices(range(1, 1000), k=count)
-    for number, (key, amount) in enumerate(zip(drawn, amounts, strict=True)):
-        rows.append((key, b'{"amount":%d}' % amount, START_MS + number))
+    keys = [b'"account-%07d"' % i for i in range(shape.keys)]
+    notes = shape.notes(rng)
+    drawn = shape.draw_keys(rng, shape.records)
+    amounts = rng.choices(range(1, 1000), k=shape.records)
+    for number, (account, amount) in enumerate(zip(drawn, amounts, strict=True)):
+        key = keys[account]
+        rows.append((key, b'{"amount":%d%b}' % (amount, notes[number % NOTES]), START_MS + number))
         totals[key] = totals.get(key, 0) + amount
     last = {key: orjson.dumps(total) for key, total in totals.items()}
-    return Made({"in": rows}, Expected(last, count))
+    return Made({"in": rows}, Expected(last, shape.records))
 
 
 def running_sum(source: str, output: str) -> Topology:
@@ -40,10 +42,20 @@ def running_sum(source: str, output: str) -> Topology:
     return builder.build()
 
 
-def _of(name: str, accounts: int) -> Job:
-    make = partial(bookings, accounts=accounts)
-    title = f"W2 sum of {accounts:,} keys"
-    return Job(f"sum_{name}", title, 1_000_000, make, running_sum, kind="sum")
-
-
-JOBS = (_of("10k", 10_000), _of("100k", 100_000), _of("1m", 1_000_000))
+JOBS = (
+    Job(
+        "sum",
+        "W2 sum per key",
+        bookings,
+        running_sum,
+        (
+            ACCOUNTS,
+            Shape("zipf", 1_000_000, 100_000, skew=1.0),
+            Shape("1m", 1_000_000, 1_000_000),
+            Shape("10k", 1_000_000, 10_000),
+            Shape("notes", 400_000, 100_000, value_bytes=500),
+        ),
+        Ranges(1_000_000, (100, 1_000_000), value_bytes=300),
+        kind="sum",
+    ),
+)

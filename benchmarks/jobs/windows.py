@@ -1,93 +1,102 @@
-"""W4 and W10, sums in windows: of ten seconds side by side, and sliding ones.
+"""W4 and W10, sums in windows: tumbling ones of ten seconds, and sliding ones.
 
-Records come in the order of their times, so none is late however they are read.
+Late records arrive within the grace period, so no record is dropped, and sums do not depend on the
+order in which partitions are read.
 """
 
 from __future__ import annotations
 
-import random
 from collections import defaultdict
 from datetime import timedelta
+from itertools import accumulate
 
 import orjson
 
-from benchmarks.jobs.job import SEED, START_MS, Expected, Job, Made, Record, topic
+from benchmarks.jobs.job import (
+    GRACE_MS,
+    SLIDING_MS,
+    WINDOW_MS,
+    Expected,
+    Job,
+    Made,
+    Record,
+    topic,
+)
+from benchmarks.jobs.shape import NOTES, Ranges, Shape, rows_in_windows, sessions_begun, step_of
 from headrace import SlidingWindows, TimeWindows
 from headrace.topology.dsl.builder import StreamsBuilder
 from headrace.topology.topology import Topology
 
-SENSORS = 1000
-STEP_MS = 2
-SIZE_MS = 10_000
-SLIDING_MS = 2_000
+GRACE = timedelta(milliseconds=GRACE_MS)
 
 
-def readings(count: int) -> list[tuple[bytes, int, int]]:
-    """Key, amount and time of each reading."""
-    rng = random.Random(SEED)
-    keys = [b'"sensor-%04d"' % i for i in range(SENSORS)]
-    amounts = rng.choices(range(1, 1000), k=count)
-    drawn = rng.choices(keys, k=count)
-    return [
-        (key, amount, START_MS + number * STEP_MS)
-        for number, (key, amount) in enumerate(zip(drawn, amounts, strict=True))
+def readings(shape: Shape, step_ms: float) -> tuple[list[tuple[bytes, int, int]], list[Record]]:
+    """Return key, amount and time of each reading, and the readings as records."""
+    rng = shape.generator()
+    keys = [b'"sensor-%06d"' % i for i in range(shape.keys)]
+    notes = shape.notes(rng)
+    amounts = rng.choices(range(1, 1000), k=shape.records)
+    drawn = shape.draw_keys(rng, shape.records)
+    times = shape.times(rng, shape.records, step_ms)
+    made = [(keys[k], a, time_ms) for k, a, time_ms in zip(drawn, amounts, times, strict=True)]
+    return made, [
+        (key, b'{"amount":%d%b}' % (amount, notes[number % NOTES]), time_ms)
+        for number, (key, amount, time_ms) in enumerate(made)
     ]
 
 
-def _rows(made: list[tuple[bytes, int, int]]) -> list[Record]:
-    return [(key, b'{"amount":%d}' % amount, time_ms) for key, amount, time_ms in made]
-
-
 def windowed_key(key: bytes, start_ms: int) -> bytes:
-    """A window's key in the output, as Kafka Streams has it."""
+    """Encode the key of a window as Kafka Streams does."""
     return key + start_ms.to_bytes(8, "big")
 
 
-def tumbling_input(count: int) -> Made:
-    """Make readings, and their sums by windows that lie side by side."""
-    made = readings(count)
+def tumbling_input(shape: Shape) -> Made:
+    """Generate readings, and their sums in tumbling windows."""
+    made, rows = readings(shape, step_of(shape, WINDOW_MS, rows_in_windows, shape.rows))
     sums: dict[bytes, int] = defaultdict(int)
     for key, amount, time_ms in made:
-        sums[windowed_key(key, time_ms - time_ms % SIZE_MS)] += amount
+        sums[windowed_key(key, time_ms - time_ms % WINDOW_MS)] += amount
     last = {key: orjson.dumps(total) for key, total in sums.items()}
-    return Made({"in": _rows(made)}, Expected(last, count))
+    return Made({"in": rows}, Expected(last, shape.records), len(last))
 
 
-def sliding_input(count: int) -> Made:
-    """Make readings, and their sums by sliding windows.
+def sliding_input(shape: Shape) -> Made:
+    """Generate readings, and their sums in sliding windows.
 
-    A window begins at each record and at the millisecond after each (if another record is in it),
-    and ends with each; both its ends belong to it.
+    A window ends at each record, and another one starts at the millisecond after it if it contains
+    a record. Both ends belong to the window.
     """
-    made = readings(count)
+    step_ms = step_of(shape, SLIDING_MS, sessions_begun, 2 - shape.rows)
+    made, rows = readings(shape, step_ms)
     by_key: dict[bytes, list[tuple[int, int]]] = defaultdict(list)
     for key, amount, time_ms in made:
         by_key[key].append((time_ms, amount))
     last = {}
     for key, own in by_key.items():
+        own.sort()
+        sums = [0, *accumulate(amount for _, amount in own)]
         starts = {time_ms - SLIDING_MS for time_ms, _ in own} | {time_ms + 1 for time_ms, _ in own}
-        low = 0
+        low = high = 0
         for start_ms in sorted(starts):
             while low < len(own) and own[low][0] < start_ms:
                 low += 1
-            total, high = 0, low
             while high < len(own) and own[high][0] <= start_ms + SLIDING_MS:
-                total += own[high][1]
                 high += 1
             if high > low:
-                last[windowed_key(key, start_ms)] = orjson.dumps(total)
-    return Made({"in": _rows(made)}, Expected(last, None))
+                last[windowed_key(key, start_ms)] = orjson.dumps(sums[high] - sums[low])
+    return Made({"in": rows}, Expected(last, None), len(last))
 
 
 def tumbling(source: str, output: str) -> Topology:
     """Add up by key and ten seconds."""
-    return _summed(source, output, TimeWindows(size=timedelta(milliseconds=SIZE_MS)))
+    size = timedelta(milliseconds=WINDOW_MS)
+    return _summed(source, output, TimeWindows(size=size, grace=GRACE))
 
 
 def sliding(source: str, output: str) -> Topology:
     """Add up by key and two seconds around each record."""
     difference = timedelta(milliseconds=SLIDING_MS)
-    return _summed(source, output, SlidingWindows(time_difference=difference))
+    return _summed(source, output, SlidingWindows(time_difference=difference, grace=GRACE))
 
 
 def _summed(source: str, output: str, windows: TimeWindows | SlidingWindows) -> Topology:
@@ -103,7 +112,29 @@ def _summed(source: str, output: str, windows: TimeWindows | SlidingWindows) -> 
     return builder.build()
 
 
-JOBS = (
-    Job("windows", "W4 windows of 10 s", 1_000_000, tumbling_input, tumbling, kind="windows"),
-    Job("sliding", "W10 sliding windows", 100_000, sliding_input, sliding, kind="sliding"),
+TUMBLING = Job(
+    "windows",
+    "W4 windows of 10 s",
+    tumbling_input,
+    tumbling,
+    (
+        Shape("zipf", 1_000_000, 100_000, skew=1.0, rows=0.44),
+        Shape("late", 1_000_000, 20_000, late=0.1, rows=0.8),
+        Shape("few", 1_000_000, 1_000, rows=0.2),
+    ),
+    Ranges(1_000_000, (100, 200_000), rows=(0.1, 0.95), late=True, value_bytes=200),
+    kind="windows",
+)
+SLIDING = Job(
+    "sliding",
+    "W10 sliding windows",
+    sliding_input,
+    sliding,
+    (
+        Shape("late", 500_000, 20_000, late=0.1, rows=1.05),
+        Shape("dense", 1_000_000, 1_000, rows=1.63),
+        Shape("zipf", 500_000, 20_000, skew=0.8, rows=1.2),
+    ),
+    Ranges(1_000_000, (500, 100_000), rows=(1.05, 1.7), skewed_rows=1.2, late=True),
+    kind="sliding",
 )

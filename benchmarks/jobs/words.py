@@ -1,25 +1,23 @@
-"""W1, the word count: each sentence is eight records on their way and eight updates."""
+"""W1, the word count: each sentence is eight records in a repartition topic and eight updates."""
 
 from __future__ import annotations
 
-import random
 from collections import Counter
 
-from benchmarks.jobs.job import SEED, START_MS, Expected, Job, Made, Record, topic
+from benchmarks.jobs.job import Expected, Job, Made, Record, topic
+from benchmarks.jobs.shape import START_MS, Ranges, Shape
 from headrace import serdes
 from headrace.topology.dsl.builder import StreamsBuilder
 from headrace.topology.topology import Topology
 
 WORDS_PER_SENTENCE = 8
-VOCABULARY = 10_000
 
 
-def sentences(count: int) -> Made:
-    """Make sentences of eight words, some of them much more frequent than others."""
-    rng = random.Random(SEED)
-    words = [f"{rng.choice('bcdfgklmnprst')}{rng.choice('aeiou')}{i:x}" for i in range(VOCABULARY)]
-    weights = [1 / (rank + 10) for rank in range(VOCABULARY)]
-    drawn = rng.choices(words, weights, k=count * WORDS_PER_SENTENCE)
+def sentences(shape: Shape) -> Made:
+    """Generate sentences of eight words."""
+    rng = shape.generator()
+    words = [f"{rng.choice('bcdfgklmnprst')}{rng.choice('aeiou')}{i:x}" for i in range(shape.keys)]
+    drawn = [words[n] for n in shape.draw_keys(rng, shape.records * WORDS_PER_SENTENCE)]
     rows: list[Record] = [
         (None, " ".join(drawn[i : i + WORDS_PER_SENTENCE]).encode(), START_MS + i)
         for i in range(0, len(drawn), WORDS_PER_SENTENCE)
@@ -42,4 +40,17 @@ def word_count(source: str, output: str) -> Topology:
     return builder.build()
 
 
-JOBS = (Job("words", "W1 word count", 200_000, sentences, word_count, kind="words"),)
+JOBS = (
+    Job(
+        "words",
+        "W1 word count",
+        sentences,
+        word_count,
+        (
+            Shape("many", 200_000, 200_000),
+            Shape("zipf", 200_000, 10_000, skew=1.0),
+        ),
+        Ranges(200_000, (100, 500_000)),
+        kind="words",
+    ),
+)

@@ -1,1 +1,1 @@
-"""What benchmarks stand on: the cluster, processes, and what they cost."""
+"""Cluster, processes and resource usage of benchmarks."""

@@ -1,4 +1,4 @@
-"""The cluster that a benchmark runs on: topics, filling them, and reading what came out."""
+"""Cluster of a benchmark: creates, fills and reads topics."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ TIMEOUT_S = 60.0
 
 
 @contextmanager
-def cluster(bootstrap: str | None) -> Iterator[Cluster]:
-    """Use the given cluster, or a broker of one's own that is gone afterwards."""
+def open_cluster(bootstrap: str | None) -> Iterator[Cluster]:
+    """Connect to the given cluster, or start a temporary broker."""
     if bootstrap is not None:
         yield Cluster(bootstrap)
         return
@@ -42,7 +42,7 @@ def cluster(bootstrap: str | None) -> Iterator[Cluster]:
 
 @dataclass(slots=True)
 class Outcome:
-    """What a topic holds: how many records, and the last value of each key."""
+    """Content of a topic: number of records, and the last value of each key."""
 
     count: int
     last: dict[bytes, bytes | None]
@@ -57,12 +57,12 @@ class Cluster:
         self.bootstrap = bootstrap
         self.broker_pid = broker_pid
         self._directory = directory
-        # Silent: a broker of one's own goes before its clients do.
+        # Silent: a temporary broker stops before its clients.
         self.admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 2})
 
     def create(self, *names: str, partitions: int, config: Mapping[str, str] | None = None) -> None:
         """Create topics and wait until each partition has a leader."""
-        # The times of records are made up, and a broker deletes what is old.
+        # Timestamps are generated, and a broker deletes old records.
         chosen = {"retention.ms": "-1", **(config or {})}
         topics = [NewTopic(n, num_partitions=partitions, config=chosen) for n in names]
         for created in self.admin.create_topics(topics).values():
@@ -86,14 +86,14 @@ class Cluster:
             try:
                 deleted.result(TIMEOUT_S)
             except KafkaException as error:
-                # A request that was sent again meets what its first sending did.
+                # A repeated request fails if the first one succeeded.
                 if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
                     raise
 
     def stored_bytes(self, prefix: str) -> int:
-        """The size of topics whose names begin with `prefix`, and of Kafka's own topics.
+        """Return the size of topics with a prefix, and of Kafka's internal topics.
 
-        0 for a cluster of somebody else.
+        0 if the broker was not started here.
         """
         found = [] if self._directory is None else self._directory.rglob("*.log")
         return sum(
@@ -103,7 +103,7 @@ class Cluster:
         )
 
     def fill(self, topic: str, records: Iterable[Record]) -> None:
-        """Write records; equal keys go to one partition, those without a key to any."""
+        """Write records; equal keys are in one partition, records without a key in any."""
         producer = Producer(
             {
                 "bootstrap.servers": self.bootstrap,
@@ -126,8 +126,13 @@ class Cluster:
         if producer.flush(TIMEOUT_S):
             raise TimeoutError(f"{topic} could not be filled within {TIMEOUT_S:.0f} s")
 
-    def read(self, topic: str) -> Outcome:
-        """Read what is committed in a topic, from its first record to its end."""
+    def read(self, topic: str, *, each_record: bool = False) -> Outcome:
+        """Read the committed records of a topic.
+
+        Args:
+            topic: the topic.
+            each_record: whether the result has all records, by key and value together.
+        """
         consumer = Consumer(
             {
                 "bootstrap.servers": self.bootstrap,
@@ -156,7 +161,11 @@ class Cluster:
             if any(map(Message.error, batch)):
                 raise KafkaException(next(m.error() for m in batch if m.error()))
             outcome.count += len(batch)
-            pairs: Any = zip(map(Message.key, batch), map(Message.value, batch), strict=True)
+            messages: list[Any] = batch
+            keys: Any = map(Message.key, batch)
+            if each_record:
+                keys = (m.key() + m.value() for m in messages)
+            pairs: Any = zip(keys, map(Message.value, batch), strict=True)
             outcome.last.update(pairs)
         consumer.close()
         return outcome

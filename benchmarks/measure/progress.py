@@ -1,7 +1,7 @@
-"""How far an application is, seen from outside: the offsets that its group has committed.
+"""Progress of an application, measured from outside by the committed offsets of its group.
 
 It is the same for every library, and costs a few requests each tenth of a second. An application is
-done when its inputs are committed to their ends, its own topics too, and nothing moves any more.
+done when the input topics and internal topics are committed to their ends, and offsets are stable.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from confluent_kafka.admin._listoffsets import OffsetSpec
 
 TIMEOUT_S = 30.0
 QUIET_S = 0.7
-"""Some commits: what was read and not committed would have been by then."""
+"""Several commit intervals: records that were read are committed by then."""
 INTERNAL = ("-repartition", "-topic")
-"""Ends of topics that an application writes and reads; a foreign-key join's is the second."""
+"""Suffixes of internal topics that an application reads; a foreign-key join's is the second."""
 INTERNAL_ANYWHERE = "repartition__"
 
 MOVING = (
@@ -32,17 +32,17 @@ MOVING = (
     KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
     KafkaError.COORDINATOR_NOT_AVAILABLE,
 )
-"""While a new broker makes the topic of offsets."""
+"""Errors while a new broker creates the topic of offsets."""
 
-Place = tuple[str, int]
+Tp = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """The committed offset of each partition at a moment of the monotonic clock."""
+    """Committed offset of each partition at a time of the monotonic clock."""
 
     at_s: float
-    committed: dict[Place, int]
+    committed: dict[Tp, int]
 
 
 class Progress:
@@ -51,7 +51,7 @@ class Progress:
     Args:
         bootstrap: the cluster.
         admin: a client of it.
-        run: the group, and what the names of the application's own topics contain.
+        run: the group, which is part of the names of internal topics.
         sources: the input topics.
     """
 
@@ -68,13 +68,13 @@ class Progress:
                 "bootstrap.servers": bootstrap,
                 "log_level": 2,
                 "group.id": run,
-                # Otherwise it would wait for the end of each open transaction.
+                # Otherwise reads would wait for the end of each open transaction.
                 "isolation.level": "read_uncommitted",
             }
         )
 
-    def look(self) -> bool:
-        """Take a sample; returns whether the application is done."""
+    def poll(self) -> bool:
+        """Take a sample; return whether the application is done."""
         at_s = time.monotonic()
         committed = self._committed()
         if not self.samples or committed != self.samples[-1].committed:
@@ -86,11 +86,11 @@ class Progress:
 
     @property
     def ended_s(self) -> float:
-        """When the last offset moved."""
+        """Time of the last change of an offset."""
         return self._changed_s
 
     def middle_s(self) -> float:
-        """The time from a fifth of the way to four fifths, straight lines between samples."""
+        """Return the seconds from 20 % to 80 % of the offsets, interpolated between samples."""
         last = sum(self.samples[-1].committed.values())
         return self._reached_s(0.8 * last) - self._reached_s(0.2 * last)
 
@@ -104,17 +104,17 @@ class Progress:
             before_s, before = sample.at_s, here
         raise ValueError("never reached")
 
-    def _committed(self) -> dict[Place, int]:
-        # A consumer asks for it: the admin client crashes where no group has ever been.
+    def _committed(self) -> dict[Tp, int]:
+        # By a consumer, because the admin client crashes if there has never been a group.
         try:
-            found = self._reader.committed(self._places(), TIMEOUT_S)
+            found = self._reader.committed(self._partitions(), TIMEOUT_S)
         except KafkaException as error:
             if error.args[0].code() not in MOVING:
                 raise
             return self.samples[-1].committed if self.samples else {}
         return {(p.topic, p.partition): p.offset for p in found if p.offset >= 0}
 
-    def _places(self) -> list[TopicPartition]:
+    def _partitions(self) -> list[TopicPartition]:
         topics = self.admin.list_topics(timeout=TIMEOUT_S).topics
         read = [
             name
@@ -124,15 +124,15 @@ class Progress:
         ]
         return [TopicPartition(name, p) for name in read for p in topics[name].partitions]
 
-    def _at_end(self, committed: dict[Place, int]) -> bool:
+    def _at_end(self, committed: dict[Tp, int]) -> bool:
         asked = self.admin.list_offsets(
-            {place: OffsetSpec.latest() for place in self._places()},  # type: ignore[no-untyped-call]
+            {tp: OffsetSpec.latest() for tp in self._partitions()},  # type: ignore[no-untyped-call]
             isolation_level=IsolationLevel.READ_COMMITTED,
         )
-        for place, answer in asked.items():
+        for tp, answer in asked.items():
             end = answer.result(TIMEOUT_S).offset
-            # The marker of the last transaction may stay behind the last record.
-            marker = 0 if place.topic in self.sources else 1
-            if committed.get((place.topic, place.partition), 0) < end - marker:
+            # The marker of the last transaction follows the last record.
+            marker = 0 if tp.topic in self.sources else 1
+            if committed.get((tp.topic, tp.partition), 0) < end - marker:
                 return False
         return True

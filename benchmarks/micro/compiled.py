@@ -17,6 +17,7 @@ from confluent_kafka import Message
 
 from benchmarks.jobs.job import Made
 from benchmarks.jobs.orders import invoices, orders
+from benchmarks.jobs.shape import Shape
 from benchmarks.jobs.sums import bookings, running_sum
 from benchmarks.jobs.words import sentences, word_count
 from benchmarks.micro.stores import EmptyStore
@@ -29,7 +30,7 @@ from headrace.topology.context.environment import TaskEnvironment
 from headrace.topology.topology import Topology
 
 RECORDS = 5000
-ACCOUNTS = 100_000
+ACCOUNTS, USERS, WORDS = 100_000, 50_000, 10_000
 SOURCE, OUTPUT, REPARTITION = "source", "output", "by-word-repartition"
 OPTIONS = CompileOptions("bench", serdes.json, serdes.json, caching=False)
 
@@ -141,9 +142,12 @@ def comparisons() -> list[Comparison]:
     split, count = programs(word_count(SOURCE, OUTPUT))
     (total,) = programs(running_sum(SOURCE, OUTPUT))
     (invoice,) = programs(invoices(SOURCE, OUTPUT))
-    lines = of(sentences(RECORDS // 8))
+    lines = of(sentences(Shape("words", RECORDS // 8, WORDS)))
     words = messages([(w, w) for line in lines for w in line.value().split()], REPARTITION)
-    booked, bought = of(bookings(RECORDS, ACCOUNTS)), of(orders(RECORDS))
+    booked, bought = (
+        of(bookings(Shape("sum", RECORDS, ACCOUNTS))),
+        of(orders(Shape("orders", RECORDS, USERS))),
+    )
     parts = (
         ("word count: sentences to words", split, lines, split_by_hand),
         ("word count: words to counts", count, words, count_by_hand),

@@ -1,1 +1,1 @@
-"""What is compared: the library, and who else does the same jobs."""
+"""Programs that are compared: Headrace, and peers that run the same jobs."""

@@ -1,24 +1,36 @@
-"""How each peer is started, and which can be here."""
+"""Commands that start the peers, if they are available."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from typing import get_args
 
 from benchmarks.peers.kafka_streams import KafkaStreamsPeer, NoCompilerError
-from benchmarks.peers.peer import CACHE_BYTES, COMMIT_MS, Order, Variant
+from benchmarks.peers.peer import (
+    CACHE_BYTES,
+    COMMIT_MS,
+    NEXT_STREAMS_VERSION,
+    STREAMS_VERSION,
+    Order,
+    Peer,
+    Variant,
+)
 from benchmarks.peers.quix import QuixPeer, QuixUnavailableError
 from headrace.streams.devbroker.errors import DevBrokerError
 
 Command = Callable[[Variant, Order], list[str]]
 
+PEERS: tuple[Peer, ...] = get_args(Peer)
+TRANSACTIONAL = "enable.transactional.statestores=true"
+
 
 def headrace(variant: Variant, order: Order) -> list[str]:
-    """One worker of an application of Headrace; several are started as often."""
+    """Return the command of one Headrace worker."""
     settings = {
         "statestore.cache.max.bytes": CACHE_BYTES if variant.caches else 0,
         "commit.interval.ms": COMMIT_MS,
-        # Nobody else makes fewer commits while much waits.
+        # The peers do not make fewer commits under lag.
         "commit.interval.max.ms": COMMIT_MS,
     }
     return [
@@ -30,7 +42,7 @@ def headrace(variant: Variant, order: Order) -> list[str]:
 
 
 def by_hand(variant: Variant, order: Order) -> list[str]:
-    """A loop by hand."""
+    """Return the command of a hand-written consumer."""
     return [
         *(sys.executable, "-m", "benchmarks.peers.hand", order.kind),
         *("--bootstrap", order.bootstrap, "--run", order.run, "--source", order.source),
@@ -41,15 +53,33 @@ def by_hand(variant: Variant, order: Order) -> list[str]:
     ]
 
 
-def commands(report: Callable[[str], None]) -> dict[str, Command]:
-    """Who can be started here; who cannot, and why, is reported."""
+def commands(
+    report: Callable[[str], None],
+    wanted: Collection[str] = ("kafka-streams", "quix"),
+    next_version: str = NEXT_STREAMS_VERSION,
+) -> dict[str, Command]:
+    """Return the commands of the peers; report each wanted one that is not available.
+
+    Args:
+        report: called with messages.
+        wanted: peers to install. Python's own ones are always included.
+        next_version: version of Kafka Streams that is called `next`.
+    """
     found: dict[str, Command] = {"headrace": headrace, "by hand": by_hand}
-    try:
-        found["kafka-streams"] = KafkaStreamsPeer(report).command
-    except (DevBrokerError, NoCompilerError, OSError) as error:
-        report(f"Without Kafka Streams: {error}")
-    try:
-        found["quix"] = QuixPeer(report).command
-    except QuixUnavailableError as error:
-        report(f"Without Quix: {error}")
+    versions: dict[Peer, tuple[str, tuple[str, ...]]] = {
+        "kafka-streams": (STREAMS_VERSION, ()),
+        "kafka-streams next": (next_version, ()),
+        "kafka-streams next transactional": (next_version, (TRANSACTIONAL,)),
+    }
+    for name, (version, settings) in versions.items():
+        if name in wanted:
+            try:
+                found[name] = KafkaStreamsPeer(report, version, settings).command
+            except (DevBrokerError, NoCompilerError, OSError) as error:
+                report(f"{name} {version} is not available: {error}")
+    if "quix" in wanted:
+        try:
+            found["quix"] = QuixPeer(report).command
+        except QuixUnavailableError as error:
+            report(f"Quix is not available: {error}")
     return found

@@ -1,10 +1,9 @@
-"""Four jobs as loops over confluent-kafka, each written by hand for one job.
+"""Four jobs as hand-written consumers on confluent-kafka.
 
-This is what Headrace is measured against: the loops do what the job needs and nothing more. State
-is one plain dict; one process owns every partition; whatever goes wrong ends the process, and the
-next one begins at the committed offsets with the state of the changelog. What is promised and what
-is written is what Headrace promises and writes: the same guarantee, the same settings of the
-clients and of Python's cycle collector, and either one output per key and commit, or each update.
+They do only what the job requires. State is a dict, and one process owns all partitions. Each error
+ends the process, and the next one starts at the committed offsets with the state of the changelog.
+They have the same guarantee as Headrace, the same settings of the clients and of Python's garbage
+collector, and the same outputs: one per key and commit, or each update.
 """
 
 from __future__ import annotations
@@ -23,7 +22,8 @@ import click
 import orjson
 from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPartition
 
-from benchmarks.jobs.windows import SIZE_MS, windowed_key
+from benchmarks.jobs.job import GRACE_MS, WINDOW_MS
+from benchmarks.jobs.windows import windowed_key
 from benchmarks.peers.peer import COMMIT_MS
 from headrace.streams.states import COLLECT_AFTER_OBJECTS
 
@@ -31,12 +31,12 @@ BATCH = 5000
 TIMEOUT_S = 30.0
 
 Batch = list[Any]
-"""Messages; the client's own type says that keys and values may be null, which these never are."""
+"""Messages whose keys and values are never null, though the client's type allows it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What a loop is told."""
+    """Settings of a consumer."""
 
     bootstrap: str
     run: str
@@ -48,27 +48,27 @@ class Setting:
 
     @property
     def repartition(self) -> str:
-        """The topic in the middle of the word count."""
+        """Repartition topic of the word count."""
         return f"{self.run}-repartition"
 
     @property
     def changelog(self) -> str:
-        """The topic that keeps the state."""
+        """Changelog topic of the state."""
         return f"{self.run}-changelog"
 
 
 class Loop(Protocol):
-    """One job: what is done with a batch, and before a commit."""
+    """One job."""
 
     def take(self, batch: Batch) -> None:
         """Process a batch."""
 
     def flush(self) -> None:
-        """Write what was held back, and the changelog."""
+        """Write cached outputs and the changelog before a commit."""
 
 
 class Clients:
-    """The part that all loops share: clients, start, and the commit."""
+    """Clients, start and commit of all jobs."""
 
     def __init__(self, setting: Setting, topics: list[str]) -> None:
         self._bootstrap = setting.bootstrap
@@ -85,7 +85,7 @@ class Clients:
                 "partitioner": "murmur2_random",
                 "queue.buffering.max.messages": 2_000_000,
                 "queue.buffering.max.kbytes": 256 * 1024,
-                # Nobody needs the reports of what went well.
+                # Reports of successful sends are not used.
                 "delivery.report.only.error": True,
                 "on_delivery": _failed,
                 **transactional,
@@ -98,7 +98,7 @@ class Clients:
         ]
 
     def send(self, topic: str, value: bytes, key: bytes) -> None:
-        """Send a record; where the client's queue is full, wait until there is room."""
+        """Send a record; if the client's queue is full, wait."""
         while True:
             try:
                 self.producer.produce(topic, value, key)
@@ -108,17 +108,17 @@ class Clients:
             return
 
     def start(self) -> None:
-        """Fence an earlier process, and read on where its last commit ended."""
+        """Fence an earlier process, and continue at its committed offsets."""
         if self._exactly_once:
             self.producer.init_transactions(TIMEOUT_S)
             self.producer.begin_transaction()
         committed = self.consumer.committed(self.partitions, TIMEOUT_S)
-        for place in committed:
-            place.offset = max(place.offset, 0)
+        for tp in committed:
+            tp.offset = max(tp.offset, 0)
         self.consumer.assign(committed)
 
     def commit(self) -> None:
-        """Commit the offsets of everything that was consumed, once it is written."""
+        """Commit the offsets of the consumed records after their results are written."""
         offsets = [p for p in self.consumer.position(self.partitions) if p.offset >= 0]
         if self._exactly_once:
             metadata = self.consumer.consumer_group_metadata()
@@ -127,20 +127,20 @@ class Clients:
             self.producer.begin_transaction()
         else:
             if self.producer.flush(TIMEOUT_S):
-                raise TimeoutError(f"not everything was written within {TIMEOUT_S:.0f} s")
+                raise TimeoutError(f"records are not written after {TIMEOUT_S:.0f} s")
             self.consumer.commit(offsets=offsets, asynchronous=False)
 
     def restore(self, changelog: str, load: Callable[[Batch], None]) -> None:
-        """Read a changelog to the end that it has now."""
+        """Read a changelog up to its current end."""
         reader = Consumer(consumer_config(self._bootstrap, f"{changelog}-restore"))
         wanted = []
         for partition in reader.list_topics(changelog).topics[changelog].partitions:
-            place = TopicPartition(changelog, partition, 0)
-            end = reader.get_watermark_offsets(place)[1]
+            tp = TopicPartition(changelog, partition, 0)
+            end = reader.get_watermark_offsets(tp)[1]
             if end > 0:
-                wanted.append((place, end))
-        reader.assign([place for place, _ in wanted])
-        while any(reader.position([place])[0].offset < end for place, end in wanted):
+                wanted.append((tp, end))
+        reader.assign([tp for tp, _ in wanted])
+        while any(reader.position([tp])[0].offset < end for tp, end in wanted):
             load(checked(reader.consume(BATCH, 0.1)))
         reader.close()
 
@@ -163,7 +163,7 @@ def _failed(error: object, _message: object) -> None:
 
 
 def checked(batch: list[Message]) -> Batch:
-    """Refuse a batch with an error in it; one C loop for the usual case."""
+    """Raise if a batch contains an error; the usual case is one loop in C."""
     if any(map(Message.error, batch)):
         raise KafkaException(next(m.error() for m in batch if m.error()))
     return batch
@@ -254,12 +254,13 @@ class Sum:
                 send(output, data, key)
 
     def _window(self, m: Any) -> bytes | None:
-        """The window's key; None where it is over."""
+        """Return the window's key, or None if the window is closed."""
         partition, time_ms = m.partition(), m.timestamp()[1]
         stream_ms = max(self._stream_ms.get(partition, 0), time_ms)
         self._stream_ms[partition] = stream_ms
-        start_ms = time_ms - time_ms % SIZE_MS
-        return windowed_key(m.key(), start_ms) if start_ms + SIZE_MS > stream_ms else None
+        start_ms = time_ms - time_ms % WINDOW_MS
+        is_open = start_ms + WINDOW_MS + GRACE_MS > stream_ms
+        return windowed_key(m.key(), start_ms) if is_open else None
 
     def flush(self) -> None:
         send, setting = self.clients.send, self._setting
@@ -288,11 +289,11 @@ class Stateless:
                 send(output, dumps(invoice), m.key())
 
     def flush(self) -> None:
-        """Nothing is held back."""
+        """Outputs are not cached."""
 
 
 def run(loop: WordCount | Sum | Stateless) -> None:
-    """Go on until SIGTERM."""
+    """Run until SIGTERM."""
     stopped = False
 
     def stop(_signal: int, _frame: FrameType | None) -> None:
@@ -329,12 +330,12 @@ LOOPS: dict[str, Callable[[Setting], WordCount | Sum | Stateless]] = {
 @click.command()
 @click.argument("kind", type=click.Choice(list(LOOPS)))
 @click.option("--bootstrap", required=True)
-@click.option("--run", "name", required=True, help="Group, and first part of the topics.")
-@click.option("--source", required=True, help="The input topic, up to its end.")
+@click.option("--run", "name", required=True, help="Group, and prefix of internal topics.")
+@click.option("--source", required=True, help="Prefix of the input topic.")
 @click.option("--output", required=True)
 @click.option("--at-least-once", is_flag=True)
-@click.option("--every-update", is_flag=True, help="Hold nothing back.")
-@click.option("--combined", is_flag=True, help="Count before the repartition topic.")
+@click.option("--every-update", is_flag=True, help="Write each update.")
+@click.option("--combined", is_flag=True, help="Aggregate before the repartition topic.")
 def main(
     kind: str,
     bootstrap: str,
@@ -345,7 +346,7 @@ def main(
     every_update: bool,
     combined: bool,
 ) -> None:
-    """Run one loop until SIGTERM."""
+    """Run one job until SIGTERM."""
     setting = Setting(
         bootstrap,
         name,

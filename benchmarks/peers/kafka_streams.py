@@ -1,4 +1,4 @@
-"""Kafka Streams as a peer: its jars, and the one small application, compiled once."""
+"""Kafka Streams as a peer: its jars, and one small application, compiled once per version."""
 
 from __future__ import annotations
 
@@ -7,66 +7,68 @@ import os
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks.jobs.job import PARAMETERS
 from benchmarks.peers.peer import CACHE_BYTES, COMMIT_MS, Order, Variant
-from headrace.streams.devbroker.jars import KAFKA_VERSION, Library, Report, cache_home, jars_of
+from headrace.streams.devbroker.jars import Library, Report, cache_home, jars_of
 from headrace.streams.devbroker.java import Java, find_java
 
 SOURCE = Path(__file__).with_name("java") / "StreamsPeer.java"
-LIBRARY = Library(
-    "Kafka Streams",
-    "kafka-streams",
-    KAFKA_VERSION,
-    85,
-    (("org.apache.kafka", "kafka-streams", KAFKA_VERSION),),
-)
 COMPILE_TIMEOUT_S = 300
 
 
 class NoCompilerError(Exception):
-    """There is a Java that runs programs, and none that compiles them."""
+    """Java runs programs, but cannot compile them."""
 
 
 class KafkaStreamsPeer:
     """Starts the Java application.
 
     Args:
-        report: is told what is fetched and compiled.
+        report: called with messages about downloads and compilation.
+        version: version of Kafka Streams.
+        settings: settings of Kafka Streams as name=value, after those of the variant.
 
     Raises:
-        JavaNotFoundError: there is no Java.
-        JarsUnavailableError: the jars could not be fetched.
-        NoCompilerError: there is no compiler.
+        JavaNotFoundError: Java is missing.
+        JarsUnavailableError: the jars could not be downloaded.
+        NoCompilerError: the compiler is missing.
     """
 
-    def __init__(self, report: Report) -> None:
+    def __init__(self, report: Report, version: str, settings: Sequence[str] = ()) -> None:
         self._java = find_java()
-        self._jars = jars_of(LIBRARY, self._java, report=report)
-        self._classes = _compiled(self._java, self._jars, report)
+        artifacts = (("org.apache.kafka", "kafka-streams", version),)
+        library = Library("Kafka Streams", "kafka-streams", version, 85, artifacts)
+        self._jars = jars_of(library, self._java, report=report)
+        self._classes = _compiled(self._java, self._jars, version, report)
+        self._settings = settings
 
     def command(self, variant: Variant, order: Order) -> list[str]:
-        """The command that runs one job until SIGTERM."""
+        """Return the command that runs one job until SIGTERM."""
         return [
-            # As many would start it: the JVM's own choice of heap and collector.
+            # The JVM's own choice of heap and collector, as most users start it.
             *(str(self._java.executable), "-cp", f"{self._classes}{os.pathsep}{self._jars}/*"),
+            *(f"-D{name}={value}" for name, value in PARAMETERS.items()),
             *("StreamsPeer", order.kind, order.bootstrap, order.run, order.source, order.output),
             *(str(order.state), variant.guarantee, str(COMMIT_MS)),
             *(str(CACHE_BYTES if variant.caches else 0), str(variant.workers)),
+            *self._settings,
         ]
 
 
-def _compiled(java: Java, jars: Path, report: Report) -> Path:
-    """The directory of classes: one for each text of the program and version of Java."""
-    text = SOURCE.read_bytes() + f"{java.version} {KAFKA_VERSION}".encode()
+def _compiled(java: Java, jars: Path, version: str, report: Report) -> Path:
+    """Return the directory of classes; source, Java and Kafka Streams determine its name."""
+    text = SOURCE.read_bytes() + f"{java.version} {version}".encode()
     target = cache_home() / "headrace" / f"streams-peer-{hashlib.sha256(text).hexdigest()[:12]}"
     if target.is_dir():
         return target
     compiler = java.home / "bin" / "javac"
     found = str(compiler) if compiler.is_file() else shutil.which("javac")
     if found is None:
-        raise NoCompilerError(f"{java.home} has no javac; install a JDK to compare with Java")
-    report("Compiling the Kafka Streams application (once)")
+        raise NoCompilerError(f"javac is missing in {java.home}. Install a JDK.")
+    report(f"Compiling the application for Kafka Streams {version} (once)")
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".compile-") as work:
         classes = Path(work, "classes")
         command = [found, "-cp", f"{jars}/*", "-d", str(classes), str(SOURCE)]
@@ -74,7 +76,7 @@ def _compiled(java: Java, jars: Path, report: Report) -> Path:
         try:
             classes.rename(target)
         except OSError:
-            # Somebody else has compiled the same meanwhile.
+            # Another process has compiled it in the meantime.
             if not target.is_dir():
                 raise
     return target

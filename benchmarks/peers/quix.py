@@ -1,4 +1,4 @@
-"""Quix Streams as a peer, in an environment of its own: it asks for another Kafka client."""
+"""Quix Streams as a peer, in a separate environment: it requires another Kafka client."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ TAIL = 400
 
 
 class QuixUnavailableError(Exception):
-    """It could not be installed."""
+    """Quix could not be installed."""
 
 
 class QuixPeer:
     """Starts the application of Quix.
 
     Args:
-        report: is told that it is installed.
+        report: called with a message before the installation.
 
     Raises:
-        QuixUnavailableError: it could not be installed.
+        QuixUnavailableError: Quix could not be installed.
     """
 
     def __init__(self, report: Callable[[str], None]) -> None:
         self._python = _environment(report) / "bin" / "python"
 
     def command(self, variant: Variant, order: Order) -> list[str]:
-        """The command that runs one job until SIGTERM."""
+        """Return the command that runs one job until SIGTERM."""
         return [
             *(str(self._python), str(PROGRAM), order.kind, order.bootstrap, order.run),
             *(order.source, order.output, str(order.state)),
@@ -50,19 +50,19 @@ def _environment(report: Callable[[str], None]) -> Path:
     if (target / "installed").is_file():
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
-    report(f"Installing Quix Streams {VERSION} into an environment of its own (once per user)")
+    report(f"Installing Quix Streams {VERSION} into a separate environment (once per user)")
     pip = [str(target / "bin" / "python"), "-m", "pip", "install", "--quiet"]
-    with tempfile.TemporaryFile("w+") as said:
+    with tempfile.TemporaryFile("w+") as output:
         for command in (
             [sys.executable, "-m", "venv", "--clear", str(target)],
             [*pip, f"quixstreams=={VERSION}"],
         ):
             try:
                 subprocess.run(
-                    command, check=True, stdout=said, stderr=said, timeout=INSTALL_TIMEOUT_S
+                    command, check=True, stdout=output, stderr=output, timeout=INSTALL_TIMEOUT_S
                 )
             except (subprocess.SubprocessError, OSError) as error:
-                said.seek(0)
-                raise QuixUnavailableError(f"{error}\n{said.read()[-TAIL:]}") from error
+                output.seek(0)
+                raise QuixUnavailableError(f"{error}\n{output.read()[-TAIL:]}") from error
     (target / "installed").touch()
     return target

@@ -1,6 +1,6 @@
-"""The jobs with Quix Streams; run by the Python of its own environment, see `quix.py`.
+"""The jobs with Quix Streams; run by the Python of a separate environment, see `quix.py`.
 
-Arguments: job, bootstrap, consumer group, input topics up to their ends, output topic, state
+Arguments: job, bootstrap, consumer group, prefix of the input topics, output topic, state
 directory, guarantee, commit interval in seconds. Runs until SIGTERM.
 """
 

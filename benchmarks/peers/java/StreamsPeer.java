@@ -1,6 +1,7 @@
 // The jobs with Kafka Streams: the same topologies, bytes and settings as in benchmarks/jobs.
-// Arguments: job, bootstrap, application id, input topics up to their ends, output topic,
-// state directory, guarantee, commit interval in ms, cache bytes, threads. Runs until SIGTERM.
+// Arguments: job, bootstrap, application id, prefix of the input topics, output topic, state
+// directory, guarantee, commit interval in ms, cache bytes, threads, and further settings as
+// name=value. System properties: the parameters of benchmarks/jobs/job.py. Runs until SIGTERM.
 
 import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.ObjectMapper;
@@ -90,10 +91,10 @@ public final class StreamsPeer {
                 .to(output, Produced.with(TEXT, JSON));
             case "windows" -> summed(builder.stream(source + "-in", json())
                 .groupByKey(Grouped.with(TEXT, JSON))
-                .windowedBy(TimeWindows.ofSizeWithNoGrace(Duration.ofSeconds(10))), 10_000, output);
+                .windowedBy(TimeWindows.ofSizeAndGrace(length("window.ms"), length("grace.ms"))), output);
             case "sliding" -> summed(builder.stream(source + "-in", json())
                 .groupByKey(Grouped.with(TEXT, JSON))
-                .windowedBy(SlidingWindows.ofTimeDifferenceWithNoGrace(Duration.ofSeconds(2))), 2_000, output);
+                .windowedBy(SlidingWindows.ofTimeDifferenceAndGrace(length("sliding.ms"), length("grace.ms"))), output);
             case "reduce" -> builder.stream(source + "-in", Consumed.with(TEXT, Serdes.ByteArray()))
                 .groupByKey(Grouped.with(TEXT, Serdes.ByteArray()))
                 .reduce((one, other) -> Arrays.compareUnsigned(one, other) >= 0 ? one : other,
@@ -109,7 +110,7 @@ public final class StreamsPeer {
             case "stream_stream" -> streamStream(source, output, builder);
             case "sessions" -> builder.stream(source + "-in", json())
                 .groupByKey(Grouped.with(TEXT, JSON))
-                .windowedBy(SessionWindows.ofInactivityGapWithNoGrace(Duration.ofSeconds(5)))
+                .windowedBy(SessionWindows.ofInactivityGapAndGrace(length("gap.ms"), length("grace.ms")))
                 .aggregate(() -> 0L, StreamsPeer::add, (key, one, other) -> one + other,
                     Materialized.<String, Long, org.apache.kafka.streams.state.SessionStore<Bytes, byte[]>>as("sums")
                         .withKeySerde(TEXT).withValueSerde(NUMBER))
@@ -120,16 +121,20 @@ public final class StreamsPeer {
         }
     }
 
+    private static Duration length(String name) {
+        return Duration.ofMillis(Long.parseLong(System.getProperty(name)));
+    }
+
     private static Long add(String key, JsonNode record, Long total) {
         return total + record.get("amount").asLong();
     }
 
-    private static void summed(TimeWindowedKStream<String, JsonNode> windows, long sizeMs, String output) {
+    private static void summed(TimeWindowedKStream<String, JsonNode> windows, String output) {
         windows.aggregate(() -> 0L, StreamsPeer::add,
                 Materialized.<String, Long, org.apache.kafka.streams.state.WindowStore<Bytes, byte[]>>as("sums")
                     .withKeySerde(TEXT).withValueSerde(NUMBER))
             .toStream()
-            .to(output, Produced.with(WindowedSerdes.timeWindowedSerdeFrom(String.class, sizeMs), NUMBER));
+            .to(output, Produced.with(WindowedSerdes.timeWindowedSerdeFrom(String.class, Long.MAX_VALUE), NUMBER));
     }
 
     private static void streamTable(String source, String output, StreamsBuilder builder) {
@@ -141,14 +146,13 @@ public final class StreamsPeer {
     }
 
     private static void streamStream(String source, String output, StreamsBuilder builder) {
-        Duration window = Duration.ofSeconds(10);
         KStream<String, JsonNode> payments = builder.stream(source + "-payments", json());
         builder.stream(source + "-orders", json())
             .join(payments,
                 (order, payment) -> (JsonNode) MAPPER.createObjectNode()
                     .<ObjectNode>set("paid", payment.get("paid"))
                     .<ObjectNode>set("price", order.get("price")),
-                JoinWindows.ofTimeDifferenceAndGrace(window, window),
+                JoinWindows.ofTimeDifferenceAndGrace(length("join.ms"), length("grace.ms")),
                 StreamJoined.with(TEXT, JSON, JSON))
             .to(output, Produced.with(TEXT, JSON));
     }
@@ -188,6 +192,10 @@ public final class StreamsPeer {
         settings.put(StreamsConfig.consumerPrefix(ConsumerConfig.AUTO_OFFSET_RESET_CONFIG), "earliest");
         settings.put(StreamsConfig.producerPrefix(ProducerConfig.COMPRESSION_TYPE_CONFIG), "lz4");
         settings.put(StreamsConfig.producerPrefix(ProducerConfig.LINGER_MS_CONFIG), "5");
+        for (String setting : Arrays.copyOfRange(args, 10, args.length)) {
+            String[] pair = setting.split("=", 2);
+            settings.put(pair[0], pair[1]);
+        }
         StreamsBuilder builder = new StreamsBuilder();
         build(args[0], args[3], args[4], builder);
         KafkaStreams streams = new KafkaStreams(builder.build(), settings);
