@@ -118,10 +118,11 @@ docs-zensical: setup  ## Build the documentation with Zensical into build/zensic
 demo: setup  ## Run the demo on a separate broker; ARGS=--stay keeps its dashboard
 	$(BIN)/python -m examples.demo $(ARGS)
 
-# QUICK=1 takes five minutes instead of thirty, and leaves the results of the whole one as they are.
+# QUICK=1 takes five minutes instead of sixty. SHAPE=random draws an input of each job, SEED=… the same
+# one again. Only the full benchmark writes the results.
 bench: setup  ## Compare with Kafka Streams, Quix and hand-written consumers
-	$(BIN)/python -m benchmarks.run $(if $(QUICK),--quick,--plots --json benchmarks/results/latest.json) \
-		$(BENCH_ARGS)
+	$(BIN)/python -m benchmarks.run $(if $(QUICK),--quick) $(SHAPE:%=--shape %) $(SEED:%=--seed %) \
+		$(if $(QUICK)$(SHAPE)$(SEED),,--plots --json benchmarks/results/latest.json) $(BENCH_ARGS)
 
 # TAG=v0.1.0 refuses a version that does not fit the tag.
 release: setup  ## Build and check sdist, wheel, SBOM and checksums in dist/

@@ -16,7 +16,7 @@ PAGE = Path("docs/performance.md")
 RESULTS = Path("benchmarks/results/latest.json")
 SINGLE_ROUNDS = (
     "Headrace over others, median (lowest-highest) of the rounds' ratios, a single figure if there "
-    "was one round. More is better; of memory, less."
+    "was one round, which only shows the order of magnitude. More is better; of memory, less."
 )
 RATIOS = (
     "Headrace over others, median (lowest-highest) of the ratios of {} rounds or more. For each "
