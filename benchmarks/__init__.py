@@ -1,1 +1,1 @@
-"""Headrace beside Kafka Streams, Quix and loops by hand, and its hot paths alone."""
+"""Comparisons of Headrace with Kafka Streams, Quix and hand-written consumers; microbenchmarks."""

@@ -27,9 +27,11 @@ WORDS_SHARE = 4
 @click.option("--records", default=1_600_000, show_default=True)
 @click.option("--pairs", default=5, show_default=True)
 @click.option("--partitions", default=2, show_default=True)
-@click.option("--job", "names", multiple=True, help="Only these; `latency` is one of them.")
+@click.option("--job", "names", multiple=True, help="Job, or `latency`; repeatable.")
 @click.option("--rate", default=1_000, show_default=True, help="Records per second, for latency.")
-@click.option("--seconds", default=15, show_default=True, help="How long to measure latency.")
+@click.option(
+    "--seconds", default=15, show_default=True, help="Duration of a measurement of latency."
+)
 def main(
     bootstrap: str | None,
     records: int,

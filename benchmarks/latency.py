@@ -1,9 +1,8 @@
-"""End-to-end latency: from the send of a record to the committed output of the application.
+"""End-to-end latency, from sending a record to its committed output.
 
-``python -m benchmarks.latency``: a steady stream of records, an application under exactly-once, and
-a consumer that reads only what is committed, all on one machine, so that one clock measures both
-ends. Others run in turns with it: the same with other settings, another checkout of Headrace, or
-Kafka Streams.
+``python -m benchmarks.latency``: a steady stream of records, an application with exactly-once, and
+a consumer with `read_committed`, all on one machine, so that one clock measures both ends. The same
+with other settings, another checkout of Headrace, or Kafka Streams run in turns with it.
 """
 
 from __future__ import annotations
@@ -37,20 +36,20 @@ APPLICATIONS = ("stateless", "last_value")
 START_S = 60.0
 WARM_UP_S = 3.0
 WARMING_S = 40.0
-"""How long a broker of one's own is used before anything counts."""
+"""Duration of the warm-up of a temporary broker."""
 DRAIN_S = 20.0
 _PAUSE_S = 0.0005
-"""Between two looks whether a record is due."""
+"""Interval in which due records are sent."""
 EVERY_UPDATE = Variant("headrace", caches=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Runner:
-    """Who is measured.
+    """Application that is measured.
 
     Args:
-        name: what the table calls it.
-        command: what starts it.
+        name: name in tables.
+        command: returns the command that starts it.
     """
 
     name: str
@@ -58,11 +57,11 @@ class Runner:
 
 
 def own(settings: Sequence[str] = (), checkout: Path | None = None) -> Runner:
-    """Headrace.
+    """Return the runner of Headrace.
 
     Args:
-        settings: of the application, as name=value.
-        checkout: another one than this, with an environment in its `.venv`.
+        settings: settings of the application, as name=value.
+        checkout: another checkout with an environment in `.venv`; None for this one.
     """
     words = [word for item in settings for word in ("--set", item)]
     python = sys.executable if checkout is None else str(checkout / ".venv" / "bin" / "python")
@@ -75,15 +74,15 @@ def own(settings: Sequence[str] = (), checkout: Path | None = None) -> Runner:
 
 
 def kafka_streams(report: Callable[[str], None]) -> list[Runner]:
-    """Kafka Streams, where it can be here."""
-    found = commands(report).get("kafka-streams")
+    """Return the runner of Kafka Streams, if it is available."""
+    found = commands(report, ["kafka-streams"]).get("kafka-streams")
     if found is None:
         return []
     return [Runner("kafka-streams", lambda order: found(EVERY_UPDATE, order))]
 
 
 class Feed:
-    """Sends documents with the time of their sending at a steady rate, in a thread of its own."""
+    """Sends documents with their send time at a steady rate, in a separate thread."""
 
     def __init__(self, bootstrap: str, topic: str, per_s: int, seconds: float) -> None:
         self._producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0})
@@ -92,11 +91,11 @@ class Feed:
         self._seconds = seconds
         self.sent = 0
         self.left = int(per_s * seconds)
-        """How many records nobody has seen in the output."""
+        """Number of records that are missing in the output."""
         self.thread = threading.Thread(target=self._run, daemon=True)
 
     def probe(self) -> None:
-        """Send one record, which counts for nothing: its answer says that the application runs."""
+        """Send a record that is not measured; its output shows that the application runs."""
         self._producer.produce(self._topic, _document(time.monotonic_ns()), b'"probe"')
         self._producer.flush(10)
 
@@ -111,8 +110,8 @@ class Feed:
                 produce(self._topic, value, b'"key-%04d"' % (number % KEYS))
             self.sent = due
             poll(0)
-            # A call of the client that waits less than a millisecond does not wait, and would take
-            # a core from those who are measured.
+            # A poll of less than a millisecond does not wait, and would take a core from the
+            # measured application.
             time.sleep(_PAUSE_S)
         self._producer.flush(10)
 
@@ -122,7 +121,7 @@ def _document(sent_ns: int) -> bytes:
 
 
 class Output:
-    """Reads what is committed, and says how old each record is."""
+    """Reads committed records, and computes their age."""
 
     def __init__(self, bootstrap: str, topic: str) -> None:
         self._consumer = Consumer(
@@ -137,11 +136,11 @@ class Output:
         )
         self._consumer.subscribe([topic])
         self.offset = 0
-        """Of the last record: markers of transactions take offsets too."""
+        """Offset of the last record; markers of transactions have offsets too."""
 
     def ages_ms(self) -> list[float]:
-        """What has come, or comes soon; empty where nothing does."""
-        # A batch call waits until it is full or times out; that would be measured too.
+        """Return the ages of new records, after a short wait; empty if there are none."""
+        # A batch call waits for a full batch or a timeout, which would be measured too.
         first = self._consumer.poll(0.05)
         found = []
         for message in [first, *self._consumer.consume(1000, 0)] if first is not None else []:
@@ -152,14 +151,14 @@ class Output:
         return found
 
     def wait_for_one(self) -> None:
-        """Wait until the application has answered the probe."""
+        """Wait for the output of the probe."""
         deadline = time.monotonic() + START_S
         while not self.ages_ms():
             if time.monotonic() > deadline:
                 raise click.ClickException(f"no output within {START_S:.0f} s")
 
     def close(self) -> None:
-        """Leave."""
+        """Close the consumer."""
         self._consumer.close()
 
 
@@ -198,7 +197,7 @@ def _measure(
             read.close()
     cluster.delete(name)
     if feed.left:
-        raise click.ClickException(f"{who.name}, {application}: {feed.left} records did not come")
+        raise click.ClickException(f"{who.name}, {application}: {feed.left} records are missing")
     cuts = statistics.quantiles(ms, n=1000, method="inclusive")
     return Latency(
         application,
@@ -240,12 +239,12 @@ def measured(
     Args:
         cluster: the cluster.
         rate: records per second.
-        seconds: how long, after a warm-up.
-        runners: who is measured, in turns.
-        rounds: how often.
+        seconds: duration after a warm-up.
+        runners: applications that run in turns.
+        rounds: number of rounds.
         applications: names of topologies.
-        partitions: of the topics.
-        warming_s: how long to run before: a broker that was just started compiles.
+        partitions: partitions of each topic.
+        warming_s: duration of a run before, in which the JVM of a new broker compiles.
     """
     found = []
     if warming_s:
@@ -261,21 +260,21 @@ def measured(
 @click.command()
 @click.option("--bootstrap", help="Cluster to run on; a temporary broker by default.")
 @click.option("--rate", default=1000, show_default=True, help="Records per second.")
-@click.option("--seconds", default=20, show_default=True, help="How long to measure.")
-@click.option("--rounds", default=1, show_default=True, help="How often, in turns.")
-@click.option("--set", "extra", multiple=True, help="A setting of the application, as name=value.")
+@click.option("--seconds", default=20, show_default=True, help="Duration of a measurement.")
+@click.option("--rounds", default=1, show_default=True, help="Number of rounds, in turns.")
+@click.option("--set", "extra", multiple=True, help="Setting of the application, as name=value.")
 @click.option(
-    "--beside", "others", multiple=True, help="The same with one more setting, as name=value."
+    "--beside", "others", multiple=True, help="Also run with this setting, as name=value."
 )
 @click.option(
     "--checkout",
     "checkouts",
     multiple=True,
     type=click.Path(exists=True, path_type=Path),
-    help="Another checkout of Headrace, with its .venv.",
+    help="Also run this checkout of Headrace, with its .venv.",
 )
-@click.option("--kafka-streams", "java", is_flag=True, help="Kafka Streams.")
-@click.option("--json", "path", type=click.Path(path_type=Path), help="Write the results here.")
+@click.option("--kafka-streams", "java", is_flag=True, help="Also run Kafka Streams.")
+@click.option("--json", "path", type=click.Path(path_type=Path), help="File for the results.")
 def main(
     bootstrap: str | None,
     rate: int,
@@ -288,14 +287,14 @@ def main(
     path: Path | None,
 ) -> None:
     """Measure the latency of a stateless and of a stateful application."""
-    say = Console()
+    console = Console()
     runners = [own(extra), *(own((*extra, other)) for other in others)]
     runners += [own(extra, checkout) for checkout in checkouts]
-    runners += kafka_streams(say.print) if java else []
+    runners += kafka_streams(console.print) if java else []
     with open_cluster(bootstrap) as cluster:
         warming_s = WARMING_S if bootstrap is None else 0.0
         found = measured(cluster, rate, seconds, runners, rounds, warming_s=warming_s)
-    say.print(latency_table(found))
+    console.print(latency_table(found))
     if path is not None:
         path.write_text(json.dumps([asdict(one) for one in found], indent=2) + "\n")
 

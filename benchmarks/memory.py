@@ -1,8 +1,7 @@
-"""How resident memory grows with the keys of an application: ``python -m benchmarks.memory``.
+"""Resident memory by number of keys: ``python -m benchmarks.memory``.
 
-An application under exactly-once keeps the last document of each key, in a store of the default
-serde. Keys come once each in an order without a pattern, so that nothing but settings bounds what
-is kept in memory.
+An application with exactly-once keeps the last document of each key in a store with the default
+serde. Each key occurs once, in an order without a pattern, so that only settings limit the memory.
 """
 
 from __future__ import annotations
@@ -28,11 +27,11 @@ from benchmarks.results import Memory
 
 POLL_INTERVAL_S = 0.05
 STRIDE = 7919
-"""A prime: the keys' numbers modulo their count come once each."""
+"""A prime, so that each key occurs once."""
 
 
 def documents(keys: int, value_bytes: int) -> Iterator[Record]:
-    """One document of about so many bytes for each key."""
+    """Yield one document for each key."""
     rest = b"x" * max(0, value_bytes - 40)
     for number in range(keys):
         value = b'{"name":"%b","number":%d,"paid":true}' % (rest, number)
@@ -42,8 +41,8 @@ def documents(keys: int, value_bytes: int) -> Iterator[Record]:
 def measured(
     cluster: Cluster, keys: int, *, value_bytes: int, partitions: int, settings: Sequence[str] = ()
 ) -> Memory:
-    """Fill the state of an application, and watch its memory meanwhile."""
-    assert keys % STRIDE, "some keys would come twice, and others never"
+    """Fill the state of an application, and sample its memory."""
+    assert keys % STRIDE, "keys would repeat"
     name = f"bench-memory-{secrets.token_hex(3)}"
     source = f"{name}-in"
     cluster.create(source, f"{name}-output", partitions=partitions)
@@ -76,12 +75,12 @@ def measured(
 @click.option("--bootstrap", help="Cluster to run on; a temporary broker by default.")
 @click.option(
     "--keys", "sizes", multiple=True, default=(100_000, 1_000_000), show_default=True,
-    type=click.IntRange(1), help="How many keys; may be given several times.",
+    type=click.IntRange(1), help="Number of keys; repeatable.",
 )  # fmt: skip
-@click.option("--value-bytes", default=100, show_default=True, help="The size of a document.")
+@click.option("--value-bytes", default=100, show_default=True, help="Size of a document.")
 @click.option("--partitions", default=1, show_default=True)
-@click.option("--set", "settings", multiple=True, help="A setting, as name=value.")
-@click.option("--json", "path", type=click.Path(path_type=Path), help="Write the results here.")
+@click.option("--set", "settings", multiple=True, help="Setting, as name=value.")
+@click.option("--json", "path", type=click.Path(path_type=Path), help="File for the results.")
 def main(
     bootstrap: str | None,
     sizes: tuple[int, ...],

@@ -1,6 +1,7 @@
 """Figures of docs/performance.md, from the results of the last full benchmark.
 
-``python -m benchmarks.page`` writes them between the page's marks; a test checks them.
+``python -m benchmarks.page`` writes them between the page's marks, with the shapes of the jobs. A
+test checks them.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 
+from benchmarks.jobs.catalogue import JOBS
 from benchmarks.results import Comparison, Latency, Report, Restart, comparisons
 
 PAGE = Path("docs/performance.md")
@@ -23,6 +25,7 @@ RATIOS = (
     "job, the first row has the worst ratio of all shapes. More is better; of memory, less."
 )
 BEGIN, END = "<!-- figures: python -m benchmarks.page -->\n", "<!-- end of figures -->\n"
+SHAPES = "<!-- shapes: python -m benchmarks.page -->\n", "<!-- end of shapes -->\n"
 
 
 def read(path: Path = RESULTS) -> Report:
@@ -169,12 +172,20 @@ def _restarts(found: Sequence[Restart]) -> Iterator[str]:
     yield from _table(names, rows)
 
 
-def placed(page: str, text: str) -> str:
-    """Return the page with the figures between its marks."""
-    before, _, rest = page.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}\n{text}\n{END}{after}"
+def fixed_shapes() -> str:
+    """Return the table of all fixed shapes, in Markdown."""
+    rows = ((job.title, s.name, s.summary()) for job in JOBS.values() for s in job.shapes)
+    return "\n".join(_table(("job", "shape", "input"), rows)) + "\n"
+
+
+def placed(page: str, report: Report) -> str:
+    """Return the page with shapes and figures between their marks."""
+    for (begin, end), text in ((SHAPES, fixed_shapes()), ((BEGIN, END), figures(report))):
+        before, _, rest = page.partition(begin)
+        _, _, after = rest.partition(end)
+        page = f"{before}{begin}\n{text}\n{end}{after}"
+    return page
 
 
 if __name__ == "__main__":
-    PAGE.write_text(placed(PAGE.read_text(), figures(read())))
+    PAGE.write_text(placed(PAGE.read_text(), read()))

@@ -26,7 +26,7 @@ from benchmarks.results import Figure, JobResult
 from benchmarks.throughput import measure
 
 ASKED, UNASKED = Variant("headrace", caches=False), Variant("by hand", caches=False)
-"""The second is not by hand at all: it is the name under which the other program is started."""
+"""The second variant uses the name of a peer for another program of Headrace."""
 JOBS_ASKED = ("stateless", "sum")
 
 
@@ -65,21 +65,23 @@ def _table(results: list[JobResult]) -> Table:
 
 @click.command()
 @click.option("--bootstrap", help="Cluster to run on; a temporary broker by default.")
-@click.option("--records", type=int, help="Input records of each job, instead of the defaults.")
-@click.option("--pairs", default=6, show_default=True, help="How often both run.")
-@click.option("--partitions", default=1, show_default=True, help="Of every topic.")
+@click.option("--records", type=int, help="Input records of each job.")
+@click.option("--pairs", default=6, show_default=True, help="Number of pairs of runs.")
+@click.option("--partitions", default=1, show_default=True, help="Partitions of each topic.")
 def main(bootstrap: str | None, records: int | None, pairs: int, partitions: int) -> None:
     """Compare commits that ask which topics there are with commits that do not."""
-    say = Console(width=140)
+    console = Console(width=140)
     results = []
     with open_cluster(bootstrap) as cluster:
         for name in JOBS_ASKED:
             job = JOBS[name]
             shape = job.shape(records or job.shapes[0].records)
             task = Task(job, job.title, shape, (ASKED, UNASKED), pairs)
-            results.append(measure(cluster, task, PEERS, partitions=partitions, log=say.print))
-    say.print(_table(results))
-    say.print(f"{platform.machine()}, {os.cpu_count()} cores shared with the broker, {partitions=}")
+            results.append(measure(cluster, task, PEERS, partitions=partitions, log=console.print))
+    console.print(_table(results))
+    console.print(
+        f"{platform.machine()}, {os.cpu_count()} cores shared with the broker, {partitions=}"
+    )
     runs = [run for one in results for series in one.series for run in series.runs]
     if any(run is None or run.wrong for run in runs):
         raise SystemExit(1)

@@ -1,9 +1,8 @@
-"""How long a killed application is away: ``python -m benchmarks.restart``.
+"""Time from a kill to the first new commit: ``python -m benchmarks.restart``.
 
-An application under exactly-once fills its state, goes on with a trickle of input, and is killed in
-the middle of a transaction. It is started again over its local state, and once more over an empty
-state directory, for comparison. With a full restore the time grows with the state; with local state
-that survives it should not.
+An application with exactly-once fills its state, continues with few records per second, and is
+killed within a transaction. It restarts with its local state, and then with an empty state
+directory, for which it restores everything.
 """
 
 from __future__ import annotations
@@ -30,14 +29,14 @@ TRICKLE_S = 2.0
 
 
 def measured(cluster: Cluster, keys: int, partitions: int) -> list[Restart]:
-    """Kill an application of so many keys, and start it with its local state and without."""
+    """Kill an application, and start it with its local state and without."""
     name = f"bench-restart-{secrets.token_hex(3)}"
     source = f"{name}-in"
     cluster.create(source, f"{name}-output", partitions=partitions)
     cluster.fill(source, ((b'"key-%08d"' % n, b"%d" % n, START_MS) for n in range(keys)))
 
     def start(state: Path) -> Service:
-        # The identity is the pod's, not the disk's: a new disk must not wait for the old member.
+        # Without a worker id, a worker with a new disk would wait for the old member.
         options = ["--set", "worker.id=bench"]
         return Service(
             "last_value",
@@ -84,9 +83,14 @@ def measured(cluster: Cluster, keys: int, partitions: int) -> list[Restart]:
 
 @click.command()
 @click.option("--bootstrap", help="Cluster to run on; a temporary broker by default.")
-@click.option("--keys", default=1_000_000, show_default=True, help="State; also a tenth of it.")
+@click.option(
+    "--keys",
+    default=1_000_000,
+    show_default=True,
+    help="Size of the state; 10 % of it is measured too.",
+)
 @click.option("--partitions", default=1, show_default=True)
-@click.option("--json", "path", type=click.Path(path_type=Path), help="Write the results here.")
+@click.option("--json", "path", type=click.Path(path_type=Path), help="File for the results.")
 def main(bootstrap: str | None, keys: int, partitions: int, path: Path | None) -> None:
     """Measure restarts after kill -9, with local state and without."""
     with open_cluster(bootstrap) as cluster:

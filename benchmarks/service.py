@@ -1,6 +1,6 @@
-"""An application that runs until SIGTERM and says on its standard output what happens to it.
+"""Application that runs until SIGTERM and prints its events.
 
-Each line is JSON: ``event``, ``at_s`` on the machine's monotonic clock, and what belongs to it.
+Each line is JSON: ``event``, ``at_s`` on the machine's monotonic clock, and the event's fields.
 """
 
 from __future__ import annotations
@@ -22,62 +22,64 @@ from headrace.streams.plan.plan import TaskId
 from headrace.streams.worker.recovery import Recovery
 
 
-def tell(event: str, **fields: object) -> None:
+def print_event(event: str, **fields: object) -> None:
     """Write one line."""
     print(json.dumps({"event": event, "at_s": time.monotonic(), **fields}), flush=True)
 
 
-class Teller:
-    """Tells of assignments, restores and commits."""
+class Listener:
+    """Prints assignments, restores and commits."""
 
     def on_assignment(self, tasks: Sequence[TaskId]) -> None:
-        tell("assigned", tasks=[str(task) for task in tasks])
+        print_event("assigned", tasks=[str(task) for task in tasks])
 
     def on_running(self) -> None:
-        tell("running")
+        print_event("running")
 
     def on_commit(self, tasks: Sequence[TaskId], records: int) -> None:
-        tell("committed", records=records, tasks=[str(task) for task in tasks])
+        print_event("committed", records=records, tasks=[str(task) for task in tasks])
 
-    def on_restore_start(self, place: TopicPartition, store: str, begin: int, end: int) -> None:
-        tell("restore_started", place=str(place), store=store, begin=begin, end=end)
+    def on_restore_start(self, tp: TopicPartition, store: str, begin: int, end: int) -> None:
+        print_event("restore_started", tp=str(tp), store=store, begin=begin, end=end)
 
-    def on_batch_restored(self, place: TopicPartition, store: str, offset: int, count: int) -> None:
-        """Only the sum is of interest."""
+    def on_batch_restored(self, tp: TopicPartition, store: str, offset: int, count: int) -> None:
+        """Ignore batches; the total follows."""
 
-    def on_restore_end(self, place: TopicPartition, store: str, total: int) -> None:
-        tell("restored", place=str(place), store=store, records=total)
+    def on_restore_end(self, tp: TopicPartition, store: str, total: int) -> None:
+        print_event("restored", tp=str(tp), store=store, records=total)
 
 
-def _tell_of_init(init: Callable[[TransactionalProducer], None]) -> None:
-    """No listener hears of init_transactions, so its end is told from around it."""
+def _print_init(init: Callable[[TransactionalProducer], None]) -> None:
+    """Print the end of init_transactions, for which there is no listener."""
 
-    def told(self: TransactionalProducer) -> None:
+    def traced(self: TransactionalProducer) -> None:
         init(self)
-        tell("transactions_initialised")
+        print_event("transactions_initialised")
 
-    TransactionalProducer.init = told  # type: ignore[method-assign]
+    TransactionalProducer.init = traced  # type: ignore[method-assign]
 
 
-def _tell_of_aborts(abort: Callable[[Recovery], None]) -> None:
-    """Nor does one hear of transactions that come to nothing."""
+def _print_aborts(abort: Callable[[Recovery], None]) -> None:
+    """Print aborted transactions, for which there is no listener."""
 
-    def told(self: Recovery) -> None:
-        tell("aborted")
+    def traced(self: Recovery) -> None:
+        print_event("aborted")
         abort(self)
 
-    Recovery.abort = told  # type: ignore[method-assign]
+    Recovery.abort = traced  # type: ignore[method-assign]
 
 
 @click.command()
 @click.argument("topology", type=click.Choice(list(TOPOLOGIES)))
 @click.option("--bootstrap", required=True)
-@click.option("--run", "run_name", required=True, help="application.id, and part of the topics.")
-@click.option("--source", required=True, help="The input topics, up to their ends.")
+@click.option(
+    "--run", "run_name", required=True, help="application.id, and prefix of internal topics."
+)
+@click.option("--source", required=True, help="Prefix of the input topics.")
 @click.option("--state-dir", type=Path, required=True)
 @click.option("--guarantee", default="exactly_once_v2", show_default=True)
-@click.option("--set", "extra", multiple=True, help="A setting, as name=value.")
-@click.option("--profile", type=Path, help="Write a cProfile of the run here.")
+@click.option("--set", "extra", multiple=True, help="Setting, as name=value.")
+@click.option("--profile", type=Path, help="File for a cProfile of the run.")
 def main(
     topology: str,
     bootstrap: str,
@@ -93,8 +95,8 @@ def main(
         wrapper_class=structlog.make_filtering_bound_logger("warning"),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
     )
-    _tell_of_init(TransactionalProducer.init)
-    _tell_of_aborts(Recovery.abort)
+    _print_init(TransactionalProducer.init)
+    _print_aborts(Recovery.abort)
     settings: dict[str, object] = {
         "application.id": run_name,
         "bootstrap.servers": bootstrap,
@@ -102,12 +104,12 @@ def main(
         "state.dir": str(state_dir),
         **dict(item.split("=", 1) for item in extra),
     }
-    teller = Teller()
+    listener = Listener()
     app = KafkaStreams(
         TOPOLOGIES[topology](source, f"{run_name}-output"),
         settings,
-        worker_listener=teller,
-        restore_listener=teller,
+        worker_listener=listener,
+        restore_listener=listener,
     )
     if profile is None:
         app.run()

@@ -47,13 +47,17 @@ class Shape:
         return replace(self, records=records, keys=keys)
 
     def describe(self) -> str:
-        """Describe the fields in one line."""
+        """Describe all fields but the name in one line."""
+        return f"{self.summary()}, seed {self.seed}"
+
+    def summary(self) -> str:
+        """Describe the shape without its seed."""
         spread = f"Zipf {self.skew:.2f}" if self.skew else "uniform"
         parts = [f"{self.records:,} records", f"{self.keys:,} keys", spread]
         parts += [f"{self.late:.0%} late" if self.late else "in order"]
         parts += [f"{self.rows:.2f} new rows per record"] if self.rows else []
         parts += [f"notes of {self.value_bytes:,} B"] if self.value_bytes else []
-        return ", ".join([*parts, f"seed {self.seed}"])
+        return ", ".join(parts)
 
     def generator(self) -> Random:
         """Return a generator in its first state."""

@@ -1,4 +1,4 @@
-"""A steady stream of records beside what is measured."""
+"""Steady stream of records during a measurement."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 from confluent_kafka import Producer
 
-LOOK_S = 0.005
+INTERVAL_S = 0.005
 OF_THE_KEY = -1
 
 
@@ -17,18 +17,18 @@ OF_THE_KEY = -1
 def feeding(
     bootstrap: str, topic: str, *, per_s: int, key_of: Callable[[int], int], partitions: int
 ) -> Iterator[None]:
-    """Send numbers to all partitions in turns for as long as the block runs.
+    """Send numbers to all partitions in turns while the block runs.
 
     Args:
-        bootstrap: where the brokers are.
-        topic: the topic to write.
-        per_s: records a second.
-        key_of: the number in the key of the record of that number.
-        partitions: how many partitions the topic has; 0 leaves them to the key, as other producers
-            of the same topic do.
+        bootstrap: bootstrap servers.
+        topic: the topic.
+        per_s: records per second.
+        key_of: returns the number in the key of a record.
+        partitions: number of partitions; 0 if the key determines the partition, as with other
+            producers of the topic.
 
     Yields:
-        When the stream has begun.
+        After the start of the stream.
     """
     ended = threading.Event()
 
@@ -36,12 +36,12 @@ def feeding(
         settings = {"bootstrap.servers": bootstrap, "linger.ms": 1}
         producer = Producer({**settings, "partitioner": "murmur2_random"})
         begun_s, sent = time.monotonic(), 0
-        while not ended.wait(LOOK_S):
+        while not ended.wait(INTERVAL_S):
             due = int((time.monotonic() - begun_s) * per_s)
             for number in range(sent, due):
                 key = b'"key-%08d"' % key_of(number)
-                place = number % partitions if partitions else OF_THE_KEY
-                producer.produce(topic, b"%d" % number, key, partition=place)
+                partition = number % partitions if partitions else OF_THE_KEY
+                producer.produce(topic, b"%d" % number, key, partition=partition)
             sent = max(sent, due)
             producer.poll(0)
         producer.flush(10)

@@ -1,4 +1,4 @@
-"""How quiet the machine is: a fixed piece of pure Python, timed before each run."""
+"""Noise of the machine: a fixed loop of plain Python, timed before each run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ TURNS = 1_000_000
 
 
 def loop_ms() -> float:
-    """The time that the loop takes now; it does the same each time."""
+    """Return the current time of the loop."""
     began = time.perf_counter()
     total = 0
     for number in range(TURNS):
@@ -22,7 +22,7 @@ def loop_ms() -> float:
 
 @dataclass(frozen=True, slots=True)
 class Noise:
-    """The loop's times in milliseconds."""
+    """Times of the loop in milliseconds."""
 
     median_ms: float
     lowest_ms: float
@@ -30,10 +30,10 @@ class Noise:
 
     @staticmethod
     def of(times_ms: Sequence[float]) -> Noise:
-        """What was seen before the runs."""
+        """Summarize the times before the runs."""
         return Noise(statistics.median(times_ms), min(times_ms), max(times_ms))
 
     @property
     def spread(self) -> float:
-        """How much slower than at best the loop was at worst: 0.1 is ten percent."""
+        """Difference of the highest and the lowest time, relative to the lowest."""
         return self.highest_ms / self.lowest_ms - 1

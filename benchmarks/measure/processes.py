@@ -1,4 +1,4 @@
-"""Starting a benchmark's application and listening to what it tells."""
+"""Process of a benchmark's application, and its events."""
 
 from __future__ import annotations
 
@@ -40,58 +40,58 @@ class Service:
             text=True,
         )
         self.events: list[Event] = []
-        self._heard = threading.Condition()
+        self._received = threading.Condition()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
     def _read(self) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
-            with self._heard:
+            with self._received:
                 self.events.append(json.loads(line))
-                self._heard.notify_all()
+                self._received.notify_all()
 
     @property
     def pid(self) -> int:
-        """Of the process."""
+        """Process id."""
         return self._process.pid
 
     def require_running(self) -> None:
-        """Raise if the process has ended, which nobody asked it to."""
+        """Raise if the process has ended."""
         if self._process.poll() is not None:
             raise RuntimeError(f"the application ended with {self._process.returncode}")
 
     def wait_for(self, event: str, *, records: int = 0) -> float:
-        """Wait for an event; returns its time since the start of the process, in seconds.
+        """Wait for an event; return its time since the start of the process, in seconds.
 
         Args:
             event: its name.
-            records: how many records the events of this name must have told of together.
+            records: number of records that all events of this name must have together.
         """
         deadline = time.monotonic() + TIMEOUT_S
         while True:
-            with self._heard:
+            with self._received:
                 found = [e for e in self.events if e["event"] == event]
                 if found and sum(e.get("records", 0) for e in found) >= records:
                     at_s: float = found[-1 if records else 0]["at_s"]
                     return at_s - self.started_s
-                self._heard.wait(0.2)
+                self._received.wait(0.2)
             self.require_running()
             if time.monotonic() > deadline:
                 raise TimeoutError(f"no {event!r} within {TIMEOUT_S:.0f} s")
 
     def total(self, event: str) -> int:
-        """How many records the events of this name told of together."""
+        """Return the number of records of all events of this name."""
         return sum(e["records"] for e in self.events if e["event"] == event)
 
     def kill(self) -> None:
-        """End the process at once, as a power cut would."""
+        """Kill the process with SIGKILL."""
         self._process.kill()
         self._process.wait()
         self._reader.join(5)
 
     def stop(self) -> None:
-        """Ask the process to stop, and wait for it."""
+        """Stop the process with SIGTERM, and wait for it."""
         self._process.terminate()
         self._process.wait(TIMEOUT_S)
         self._reader.join(5)

@@ -10,11 +10,11 @@ import psutil
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What processes have used.
+    """CPU time and memory of processes.
 
     Args:
         cpu_s: user and system time since their start.
-        memory: resident bytes; what several share counts once for each.
+        memory: resident bytes; shared pages count once for each process.
     """
 
     cpu_s: float
@@ -22,7 +22,7 @@ class Usage:
 
 
 def usage(pids: Sequence[int]) -> Usage:
-    """What these processes and their children have used until now."""
+    """Return the usage of processes and their children."""
     cpu_s, memory = 0.0, 0
     for process in _family(pids):
         try:
