@@ -91,6 +91,7 @@ class Selection:
         seed: seed of random shapes, and of the data of fixed ones; None for its default.
         records: number of input records; None for that of each shape.
         rounds: number of rounds; None for that of the amount.
+        is_long: whether only long runs are selected.
     """
 
     jobs: Sequence[str] = ()
@@ -98,6 +99,7 @@ class Selection:
     seed: int | None = None
     records: int | None = None
     rounds: int | None = None
+    is_long: bool = False
 
     def of(self, job: Job, amount: Amount) -> list[Shape]:
         """Return the selected shapes of a job."""
@@ -117,6 +119,9 @@ def tasks(amount: Amount, selection: Selection) -> Iterator[Task]:
     The first shape of a job is the hardest one, so that the least favourable ratios are measured
     even if time is short.
     """
+    if selection.is_long:
+        yield from long_tasks(selection)
+        return
     names = selection.jobs or tuple(JOBS if amount.is_full else QUICK_JOBS)
     shapes = {name: selection.of(JOBS[name], amount) for name in names}
     most = max(map(len, shapes.values()))
@@ -128,10 +133,10 @@ def tasks(amount: Amount, selection: Selection) -> Iterator[Task]:
                 rounds = selection.rounds or amount.rounds
                 yield Task(job, job.title, found[number], variants, rounds)
         if not number and amount.is_full and selection == Selection():
-            yield from long_tasks()
+            yield from long_tasks(selection)
 
 
-def long_tasks() -> Iterator[Task]:
+def long_tasks(selection: Selection) -> Iterator[Task]:
     """Yield runs of one and two workers, or threads, on two and four partitions."""
     for name, records in LONG_RECORDS.items():
         for partitions in LONG_PARTITIONS:
@@ -139,7 +144,9 @@ def long_tasks() -> Iterator[Task]:
             variants = tuple(Variant(peer, workers=n) for n in (1, 2) for peer in peers)
             job = JOBS[name]
             title = f"{job.title}, long, {partitions} partitions"
-            yield Task(job, title, job.shape(records), variants, 1, partitions, is_long=True)
+            shape = job.shape(selection.records or records)
+            rounds = selection.rounds or 1
+            yield Task(job, title, shape, variants, rounds, partitions, is_long=True)
 
 
 def warm_up() -> Task:
@@ -169,7 +176,7 @@ def _variants(job: Job, amount: Amount, *, is_all: bool, is_first: bool) -> Iter
 
 
 def _compared(job: Job, guarantee: Guarantee, *, caches: bool, repeated: bool) -> Iterator[Variant]:
-    peers: tuple[Peer, ...] = ("headrace", "kafka-streams")
+    peers: tuple[Peer, ...] = ("headrace", "checkout", "kafka-streams")
     for peer in (*peers, "by hand") if job.kind in LOOPS else peers:
         yield Variant(peer, guarantee, caches, repeated=repeated)
     if job.kind == "words" and caches:

@@ -18,6 +18,7 @@ from benchmarks.results import (
     Restart,
     Run,
     comparisons,
+    scaling,
 )
 
 WIDTH = 150
@@ -30,6 +31,8 @@ def tables(report: Report) -> list[RenderableType]:
     if not compared:
         found.append(f"No ratios: they require {report.min_rounds} rounds (--rounds).")
     found += [shape_table(report.jobs), run_table(report.jobs)]
+    if scaled := scaling(report.jobs, report.min_rounds):
+        found.append(scaling_table(scaled))
     if any(run.memory_series for _, run in _runs(report.jobs)):
         found.append(memory_over_time_table(report.jobs))
     if report.latency:
@@ -75,6 +78,14 @@ def ratio_table(compared: Sequence[Comparison]) -> Table:
             *(_ratio(r) for r in (one.whole, one.middle, one.per_cpu, one.memory)),
         )
         job = one.title
+    return table
+
+
+def scaling_table(scaled: Sequence[tuple[str, str, Ratio, Ratio]]) -> Table:
+    """Return the ratios of more workers, or threads, to one."""
+    table = _table("2 workers over 1", "job", "peer", right=("end to end", "steady state"))
+    for title, peer, whole, middle in scaled:
+        table.add_row(title, peer, _ratio(whole), _ratio(middle))
     return table
 
 

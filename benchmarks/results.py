@@ -160,6 +160,22 @@ def comparisons(results: Sequence[JobResult], min_rounds: int = MIN_ROUNDS) -> l
     return [one for group in groups for one in _worst_first(group)]
 
 
+def scaling(
+    results: Sequence[JobResult], min_rounds: int = MIN_ROUNDS
+) -> list[tuple[str, str, Ratio, Ratio]]:
+    """Return title, peer, and ratios end to end and in the steady state of two workers to one."""
+    found = []
+    for result in results:
+        for one in result.series:
+            for two in result.series:
+                is_pair = two.peer == one.peer and two.settings == f"{one.settings}, 2 workers"
+                whole = two.ratios(one, lambda run: run.whole_rate) if is_pair else []
+                if whole and len(whole) >= min_rounds:
+                    middle = two.ratios(one, lambda run: run.middle_rate)
+                    found.append((result.title, one.peer, _ratio(whole), _ratio(middle)))
+    return found
+
+
 def _worst_first(group: list[Comparison]) -> list[Comparison]:
     shapes = sorted(group, key=lambda one: one.whole[0])
     if len(shapes) == 1:
@@ -174,10 +190,13 @@ def _worst_first(group: list[Comparison]) -> list[Comparison]:
     return [worst, *shapes]
 
 
+def _ratio(rounds: Sequence[float]) -> Ratio:
+    return statistics.median(rounds), min(rounds), max(rounds)
+
+
 def _comparison(result: JobResult, own: Series, other: Series) -> Comparison:
     def over(figure: Figure) -> Ratio:
-        ratios = own.ratios(other, figure)
-        return statistics.median(ratios), min(ratios), max(ratios)
+        return _ratio(own.ratios(other, figure))
 
     return Comparison(
         result.job,

@@ -13,7 +13,7 @@ import os
 import platform
 import secrets
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -27,7 +27,7 @@ from benchmarks.latency import kafka_streams, own
 from benchmarks.latency import measured as measured_latency
 from benchmarks.measure.cluster import Cluster, open_cluster
 from benchmarks.measure.noise import Noise, loop_ms
-from benchmarks.peers.commands import PEERS, Command, commands, headrace
+from benchmarks.peers.commands import PEERS, PYTHON_PEERS, Command, commands, headrace
 from benchmarks.peers.peer import NEXT_STREAMS_VERSION
 from benchmarks.peers.quix import VERSION as QUIX_VERSION
 from benchmarks.plan import FULL, QUICK, RANDOM, Amount, Selection, Task, tasks, warm_up
@@ -48,8 +48,8 @@ class Throughput:
 
     Args:
         cluster: the cluster.
+        available: commands of peers.
         wanted: names of peers.
-        next_version: version of Kafka Streams that is called `next`.
         partitions: partitions of each topic.
         log: called with each line of progress.
     """
@@ -57,12 +57,11 @@ class Throughput:
     def __init__(
         self,
         cluster: Cluster,
+        available: Mapping[str, Command],
         wanted: Collection[str],
-        next_version: str,
         partitions: int,
         log: Log,
     ) -> None:
-        available = commands(log, wanted, next_version)
         self._peers = {name: peer for name, peer in available.items() if name in wanted}
         self._cluster = cluster
         self._partitions = partitions
@@ -79,7 +78,7 @@ class Throughput:
             else:
                 self.skipped.append(f"{task.title}, {task.shape.name}")
 
-    def _run(self, task: Task, peers: dict[str, Command]) -> JobResult:
+    def _run(self, task: Task, peers: Mapping[str, Command]) -> JobResult:
         return measure(self._cluster, task, peers, partitions=self._partitions, log=self._log)
 
 
@@ -132,6 +131,12 @@ def _others(
     show_default=True,
     help="Version of the peer kafka-streams next.",
 )
+@click.option(
+    "--checkout",
+    type=click.Path(exists=True, path_type=Path),
+    help="Another checkout of Headrace with its .venv, as a peer.",
+)
+@click.option("--long", "is_long", is_flag=True, help="Only long runs, of one and two workers.")
 @click.option("--json", "path", type=click.Path(path_type=Path), help="File for the results.")
 @click.option("--plots", is_flag=True, help=f"Draw {PLOTS}/*.svg.")
 def main(
@@ -145,12 +150,14 @@ def main(
     rounds: int | None,
     partitions: int,
     next_version: str,
+    checkout: Path | None,
+    is_long: bool,
     path: Path | None,
     plots: bool,
 ) -> None:
     """Compare Headrace with its peers on the same input.
 
-    With --job or --shape, only throughput is measured.
+    With --job, --shape, --checkout or --long, only throughput is measured.
     """
     console = Console(width=max(Console().width, WIDTH))
     amount = QUICK if quick else FULL
@@ -158,16 +165,18 @@ def main(
     if RANDOM in shapes and seed is None:
         seed = secrets.randbelow(1_000_000)
         console.print(f"Random shapes: repeat with --seed {seed}")
-    chosen = list(tasks(amount, Selection(names, shapes, seed, records, rounds)))
+    chosen = list(tasks(amount, Selection(names, shapes, seed, records, rounds, is_long)))
     if not chosen:
         raise click.UsageError("The jobs have no such shape. Choose another --shape or --job.")
     noise_ms = [loop_ms()]
     with open_cluster(bootstrap) as cluster:
-        throughput = Throughput(cluster, wanted or PEERS, next_version, partitions, console.print)
+        wanted = wanted or (PEERS if checkout is None else PYTHON_PEERS)
+        available = commands(console.print, wanted, next_version, checkout)
+        throughput = Throughput(cluster, available, wanted, partitions, console.print)
         jobs = list(throughput.measure(chosen, amount.minutes))
         latency: list[Latency] = []
         restarts: list[Restart] = []
-        if not names and not shapes:
+        if not (names or shapes or is_long or checkout):
             latency, restarts = _others(cluster, amount, partitions, console.print)
     runs = [run for job in jobs for series in job.series for run in series.runs]
     noise_ms += [run.noise_ms for run in runs if run is not None]

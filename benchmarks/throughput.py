@@ -16,7 +16,7 @@ from benchmarks.measure.cluster import Cluster
 from benchmarks.measure.noise import loop_ms
 from benchmarks.measure.progress import Progress
 from benchmarks.measure.usage import Usage, usage
-from benchmarks.peers.commands import Command
+from benchmarks.peers.commands import PYTHON_PEERS, Command
 from benchmarks.peers.peer import Order, Variant
 from benchmarks.plan import Task
 from benchmarks.results import JobResult, Run, Series
@@ -95,7 +95,7 @@ class Benchmark:
     def _measured(self, variant: Variant, order: Order, noise_ms: float) -> Run:
         command = self._peers[variant.peer](variant, order)
         # A JVM's workers are threads.
-        count = variant.workers if variant.peer == "headrace" else 1
+        count = variant.workers if variant.peer in PYTHON_PEERS else 1
         progress = Progress(order.bootstrap, self._cluster.admin, order.run, self._sources)
         broker_before, bytes_before = self._broker(), self._cluster.stored_bytes(order.run)
         began = time.monotonic()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Collection
+from pathlib import Path
 from typing import get_args
 
 from benchmarks.peers.kafka_streams import KafkaStreamsPeer, NoCompilerError
@@ -22,6 +23,8 @@ from headrace.streams.devbroker.errors import DevBrokerError
 Command = Callable[[Variant, Order], list[str]]
 
 PEERS: tuple[Peer, ...] = get_args(Peer)
+PYTHON_PEERS: tuple[Peer, ...] = ("headrace", "checkout")
+"""Peers whose workers are processes."""
 TRANSACTIONAL = "enable.transactional.statestores=true"
 
 
@@ -41,6 +44,12 @@ def headrace(variant: Variant, order: Order) -> list[str]:
     ]
 
 
+def of_checkout(path: Path) -> Command:
+    """Return the command of a worker of another checkout of Headrace, with its `.venv`."""
+    python = str(path / ".venv" / "bin" / "python")
+    return lambda variant, order: [python, *headrace(variant, order)[1:]]
+
+
 def by_hand(variant: Variant, order: Order) -> list[str]:
     """Return the command of a hand-written consumer."""
     return [
@@ -57,6 +66,7 @@ def commands(
     report: Callable[[str], None],
     wanted: Collection[str] = ("kafka-streams", "quix"),
     next_version: str = NEXT_STREAMS_VERSION,
+    checkout: Path | None = None,
 ) -> dict[str, Command]:
     """Return the commands of the peers; report each wanted one that is not available.
 
@@ -64,8 +74,11 @@ def commands(
         report: called with messages.
         wanted: peers to install. Python's own ones are always included.
         next_version: version of Kafka Streams that is called `next`.
+        checkout: another checkout of Headrace.
     """
     found: dict[str, Command] = {"headrace": headrace, "by hand": by_hand}
+    if checkout is not None:
+        found["checkout"] = of_checkout(checkout)
     versions: dict[Peer, tuple[str, tuple[str, ...]]] = {
         "kafka-streams": (STREAMS_VERSION, ()),
         "kafka-streams next": (next_version, ()),

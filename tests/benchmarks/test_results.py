@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from io import StringIO
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -14,9 +15,11 @@ from benchmarks.jobs.catalogue import JOBS
 from benchmarks.jobs.shape import Shape
 from benchmarks.measure.noise import Noise
 from benchmarks.page import figures
+from benchmarks.peers.commands import of_checkout
+from benchmarks.peers.peer import Order, Variant
 from benchmarks.plan import FULL, QUICK, Selection, tasks
 from benchmarks.report import tables
-from benchmarks.results import MIN_ROUNDS, JobResult, Report, Run, Series, comparisons
+from benchmarks.results import MIN_ROUNDS, JobResult, Report, Run, Series, comparisons, scaling
 
 SAMPLES = [(5000 + n) << 20 for n in range(21)]
 
@@ -119,16 +122,39 @@ def test_random_shapes_are_selected_by_their_seed() -> None:
     assert [task.shape for task in tasks(FULL, selection)] == [task.shape for task in chosen]
 
 
-@pytest.mark.parametrize(("names", "repeated"), [((), 4), (("words",), 10)])
+@pytest.mark.parametrize(("names", "repeated"), [((), 5), (("words",), 12)])
 def test_later_rounds_have_ratios_of_caches_and_with_single_jobs_all(
     names: tuple[str, ...], repeated: int
 ) -> None:
     task = next(task for task in tasks(FULL, Selection(names)) if task.job.name == "words")
     assert task.in_round(0) == task.variants
     assert len(task.in_round(1)) == repeated
-    assert [variant.name for variant in task.in_round(1)[:4]] == [
+    assert [variant.name for variant in task.in_round(1)[:5]] == [
         "headrace, exactly-once, caches",
+        "checkout, exactly-once, caches",
         "kafka-streams, exactly-once, caches",
         "by hand, exactly-once, caches",
         "by hand combined, exactly-once, caches",
     ]
+
+
+def test_more_workers_are_compared_with_one_of_the_same_peer() -> None:
+    of_one = series("headrace", *[run(4)] * 3)
+    of_two = series("headrace", *[run(2)] * 3, settings="exactly-once, 2 workers")
+    other = series("kafka-streams", *[run(1)] * 3, settings="exactly-once, 2 workers")
+    result = JobResult("job", "Job", 1000, [of_one, of_two, other])
+    assert scaling([result]) == [("Job", "headrace", (2.0, 2.0, 2.0), (2.0, 2.0, 2.0))]
+    assert not scaling([result], min_rounds=4)
+    assert "2 workers over 1" in printed(report(result))
+
+
+def test_long_runs_are_selected_with_their_rounds() -> None:
+    chosen = list(tasks(FULL, Selection(rounds=3, is_long=True)))
+    assert {task.rounds for task in chosen} == {3}
+    assert all(task.is_long for task in chosen)
+
+
+def test_another_checkout_runs_with_its_own_python() -> None:
+    order = Order("sum", "b:1", "run", "run", "out", Path("state"))
+    command = of_checkout(Path("/other"))(Variant("checkout"), order)
+    assert command[:3] == ["/other/.venv/bin/python", "-m", "benchmarks.service"]
