@@ -49,7 +49,7 @@ class Amount:
     restart_keys: tuple[int, ...]
 
 
-FULL = Amount(52, MIN_ROUNDS, 1.0, True, 15, (1_000_000, 5_000_000))
+FULL = Amount(48, MIN_ROUNDS, 1.0, True, 15, (1_000_000, 5_000_000))
 QUICK = Amount(3.5, 1, QUICK_SHARE, False, 5, (100_000,))
 QUICK_JOBS = ("words", "sum", "stateless", "windows", "stream_table", "sessions")
 
@@ -128,8 +128,9 @@ def tasks(amount: Amount, selection: Selection) -> Iterator[Task]:
     for number in range(most if amount.is_full or selection.shapes or selection.jobs else 1):
         for name, found in shapes.items():
             if number < len(found):
-                job, is_all = JOBS[name], not selection.jobs
-                variants = tuple(_variants(job, amount, is_all=is_all, is_first=not number))
+                job, has_others = JOBS[name], not number and not selection.shapes
+                is_all = not selection.jobs
+                variants = tuple(_variants(job, amount, is_all=is_all, has_others=has_others))
                 rounds = selection.rounds or amount.rounds
                 yield Task(job, job.title, found[number], variants, rounds)
         if not number and amount.is_full and selection == Selection():
@@ -155,16 +156,20 @@ def warm_up() -> Task:
     return Task(JOBS[WARM_JOB], "warm-up", shape, (Variant("headrace"),), 1)
 
 
-def _variants(job: Job, amount: Amount, *, is_all: bool, is_first: bool) -> Iterator[Variant]:
-    """Yield the variants with caches, and the others of the first shape once.
+def _variants(job: Job, amount: Amount, *, is_all: bool, has_others: bool) -> Iterator[Variant]:
+    """Yield the variants with exactly-once and caches, and those of other settings.
 
-    With single jobs, every variant runs in each round.
+    Args:
+        job: the job.
+        amount: size of the benchmark.
+        is_all: whether all jobs run. Then other settings run once, and otherwise in each round.
+        has_others: whether there are variants of other settings.
     """
     once = not is_all
     yield from _compared(job, "exactly_once_v2", caches=True, repeated=True)
-    if job.stateful and (not is_all or (is_first and amount.is_full and job.name in NEXT_JOBS)):
+    if job.stateful and (not is_all or (has_others and amount.is_full and job.name in NEXT_JOBS)):
         yield from (Variant(peer) for peer in NEXT_PEERS)
-    if not is_first and is_all:
+    if not has_others:
         return
     if job.kind in KINDS:
         # Quix has no caches: it writes each update.
