@@ -18,7 +18,8 @@ PAGE = Path("docs/performance.md")
 RESULTS = Path("benchmarks/results/latest.json")
 SINGLE_ROUNDS = (
     "Headrace over others, median (lowest-highest) of the rounds' ratios, a single figure if there "
-    "was one round, which only shows the order of magnitude. More is better; of memory, less."
+    "was one round, which only shows the order of magnitude. Each job had one input, whose number "
+    "of records is listed below. More is better; of memory, less."
 )
 RATIOS = (
     "Headrace over others, median (lowest-highest) of the ratios of {} rounds or more. For each "
