@@ -67,6 +67,7 @@ MEASURED_S = {
     "tests/streams_web/live/test_watch_on_broker.py": 20,
     "tests/streams_web/stores/live/test_hosts_on_broker.py": 15,
     "tests/streams_web/test_live_page.py": 60,
+    "tests/upgrade/live/test_released_state_on_broker.py": 90,
     "tests/test_readme.py": 40,
 }
 """Of files that take long, on a busy machine: what matters is which of them is the longer one."""
