@@ -14,6 +14,7 @@ MEASURED_S = {
     "tests/examples/test_on_kafka.py": 30,
     "tests/reference/test_random_topologies.py": 25,
     "tests/reference/test_restart_equals_no_restart.py": 15,
+    "tests/runbooks/live/test_runbooks_on_broker.py": 120,
     "tests/simulation/test_planted_bugs.py": 25,
     "tests/simulation/test_seeds.py": 130,
     "tests/simulation/test_several.py": 70,
