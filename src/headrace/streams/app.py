@@ -65,7 +65,7 @@ from headrace.streams.worker.shutdown import Shutdown
 from headrace.streams.worker.uncaught_errors import UncaughtErrorHandler, UncaughtErrors, checked
 from headrace.streams.worker.worker import Worker
 from headrace.topology.describe.picture import picture_of
-from headrace.topology.errors import type_of
+from headrace.topology.errors import require_timedelta, type_of
 from headrace.topology.topology import Topology
 
 if TYPE_CHECKING:
@@ -408,7 +408,10 @@ localhost:1 has answered yet. It continues to start in the background; stop it w
         Raises:
             StreamsError: the error that stopped an application that was started with `start`.
             TimeoutError: it did not stop in time, and continues to stop in the background.
+            TypeError: `timeout` has another type; nothing is stopped.
         """
+        if timeout is not None:
+            require_timedelta("timeout", timeout)
         self._stop(leave_group)
         thread, here = self._thread, threading.current_thread()
         if thread is None or thread is here or self._threads.has_thread(here):
@@ -696,6 +699,8 @@ localhost:1 has answered yet. It continues to start in the background; stop it w
         Raises:
             TimeoutError: it did not stop in time, and continues to stop in the background.
         """
+        if timeout is not None:
+            require_timedelta("timeout", timeout)
         return self._threads.remove(timeout) if self._state.works else None
 
     def _require_working(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from datetime import timedelta
 from types import MappingProxyType
 from typing import ClassVar, Literal
 
@@ -233,6 +234,22 @@ def type_of(returned: object) -> str:
         return "None"
     name = type(returned).__name__
     return f"{'an' if name[0].lower() in 'aeiou' else 'a'} {name}"
+
+
+def require_timedelta(name: str, value: object) -> None:
+    """Raise TypeError if an argument is not a timedelta.
+
+    Examples:
+        >>> require_timedelta("timeout", 10)
+        Traceback (most recent call last):
+            ...
+        TypeError: timeout must be a timedelta, not an int. Write timedelta(seconds=10)
+    """
+    if not isinstance(value, timedelta):
+        number = value if type(value) in (int, float) else 5
+        raise TypeError(
+            f"{name} must be a timedelta, not {type_of(value)}. Write timedelta(seconds={number})"
+        )
 
 
 class ReturnedError(BadRecordError):

@@ -17,6 +17,7 @@ from headrace.streams.errors import ConfigError
 from headrace.streams.queries.answers import StoreRow
 from headrace.streams.queries.errors import QueryError, WrongQueryError
 from headrace.streams.queries.kinds import wrong_kind
+from headrace.topology.errors import require_timedelta
 from headrace.topology.serdes._json_of import prepare_type
 from headrace.topology.serdes.documents import to_document
 from headrace.topology.windows import Window, Windowed
@@ -70,6 +71,7 @@ def connect(
         <RemoteStore 'counts' of http://localhost:9464>
         >>> application.close()
     """
+    require_timedelta("timeout", timeout)
     urls = [url] if isinstance(url, str) else [*url]
     if not urls:
         raise ConfigError("the URL of the application is missing. Give it as http://HOST:PORT")

@@ -37,6 +37,7 @@ from headrace.streams.kafka.protocols import Clock, NewTopic, TopicPartition
 from headrace.streams.kafka.topic_reader import TopicReader
 from headrace.streams.kafka.transactional_producer import TransactionalProducer
 from headrace.topology import SerdeError, serdes
+from headrace.topology.errors import require_timedelta
 from headrace.topology.serdes import Serde
 from headrace.topology.serdes._serde import for_topic
 
@@ -126,6 +127,7 @@ class Feed:
             SourceError: the source cannot be read further, or another feed has the same name.
             StreamsError: the cluster cannot be reached, or rejects a request.
         """
+        require_timedelta("every", every)
         stop = stop or threading.Event()
         self._prepare()
         failed_s = 0.0

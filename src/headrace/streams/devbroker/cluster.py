@@ -45,6 +45,7 @@ from headrace.streams.devbroker.process import (
     wait_until_ended,
 )
 from headrace.streams.devbroker.security import ADMIN, MECHANISM, NODE_PRINCIPAL, Security
+from headrace.topology.errors import require_timedelta
 
 if TYPE_CHECKING:
     from headrace.streams.devbroker.users import Users
@@ -618,6 +619,7 @@ class DevBroker:
 
     def stop(self, *, timeout: timedelta = _STOP_TIMEOUT) -> bool:
         """Stop every node, killing it after `timeout`; return whether any node ran."""
+        require_timedelta("timeout", timeout)
         if load(self.directory) is None:
             return False
         with self._locked():

@@ -32,6 +32,7 @@ from headrace.streams.queries.locator import REQUEST_TIMEOUT_S, PartitionLocator
 from headrace.streams.queries.query_queue import Workers
 from headrace.streams.queries.readers import READERS, StoreReader
 from headrace.streams.queries.replicas import ReplicaTrackers
+from headrace.topology.errors import require_timedelta
 
 if TYPE_CHECKING:
     from headrace.streams.queries.answers import PartitionPosition
@@ -107,6 +108,8 @@ class Queries:
         If `max_age` is None, rows that a task has left on this host more than a minute ago are
         refused (see `headrace.streams.queries.committed_rows`).
         """
+        if max_age is not None:
+            require_timedelta("max_age", max_age)
         most_ms = None if max_age is None else round(max_age.total_seconds() * 1000)
         return self.reader(name, age=AgeLimit(most_ms))
 

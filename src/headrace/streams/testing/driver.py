@@ -299,7 +299,7 @@ class TopologyTestDriver:
         Args:
             duration: the time to advance by.
         """
-        self._clock.pass_ms(step_to_ms(duration))
+        self._clock.pass_ms(step_to_ms(duration, "duration"))
         self.run()
 
     def commit(self, *, rounds: int | None = None) -> None:

@@ -11,7 +11,7 @@ from headrace.streams.config.dead_letter_headers import HEADER
 from headrace.streams.kafka.protocols import TopicPartition
 from headrace.streams.testing.memory_cluster import MemoryCluster, MemoryMessage
 from headrace.topology.context.environment import Headers
-from headrace.topology.errors import SerdeError, about
+from headrace.topology.errors import SerdeError, about, require_timedelta
 from headrace.topology.serdes import Serde
 from headrace.topology.serdes._serde import for_topic
 from headrace.topology.serdes.partials import Take
@@ -313,7 +313,8 @@ def _dead_letter_hint(headers: Headers) -> str:
     )
 
 
-def step_to_ms(step: timedelta) -> int:
+def step_to_ms(step: timedelta, name: str = "step") -> int:
+    require_timedelta(name, step)
     if step < timedelta(0):
         raise ValueError(f"step {step} is negative. Use a duration of 0 or more")
     return step // timedelta(milliseconds=1)
