@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from headrace.streams.connectors.postgres import PostgresSink
     from headrace.streams.connectors.sqlite import SqliteSink
     from headrace.streams.kafka.schema_registry import SchemaRegistry
+    from headrace.streams.tasks.restore import RestoreListener
+    from headrace.streams.worker.protocols import WorkerListener
     from headrace.streams.worker.uncaught_errors import UncaughtErrorResponse
     from headrace.topology import (
         BranchedKStream,
@@ -141,6 +143,7 @@ __all__ = [
     "ProcessorContext",
     "ReadOnlyStore",
     "Record",
+    "RestoreListener",
     "Retry",
     "SchemaRegistry",
     "Serde",
@@ -183,6 +186,7 @@ __all__ = [
     "Window",
     "WindowStore",
     "Windowed",
+    "WorkerListener",
     "__version__",
     "connect",
     "connect_async",
@@ -208,9 +212,11 @@ _ELSEWHERE: Final = {
     "IcebergSink": "headrace.streams.connectors.iceberg",
     "ParquetSink": "headrace.streams.connectors.parquet",
     "PostgresSink": "headrace.streams.connectors.postgres",
+    "RestoreListener": "headrace.streams.tasks.restore",
     "SchemaRegistry": "headrace.streams.kafka.schema_registry",
     "SqliteSink": "headrace.streams.connectors.sqlite",
     "UncaughtErrorResponse": "headrace.streams.worker.uncaught_errors",
+    "WorkerListener": "headrace.streams.worker.protocols",
     "connect": "headrace.streams.client.stores",
     "connect_async": "headrace.streams.client.stores_async",
     "in_memory": "headrace.topology.processors.stores",

@@ -144,6 +144,9 @@ COUNTERPARTS: Mapping[str, Mapping[str, str]] = {
         **_same("Topology", "add_source", "add_processor", "add_sink", "add_state_store"),
         **_same("Topology", "add_read_only_state_store", "connect_processor_and_state_stores"),
         **_same("Topology", "describe"),
+        "RestoreListener.on_restore_start": "StateRestoreListener#onRestoreStart",
+        "RestoreListener.on_batch_restored": "StateRestoreListener#onBatchRestored",
+        "RestoreListener.on_restore_end": "StateRestoreListener#onRestoreEnd",
     },
 }
 """By page: our method, or an argument that replaces one, and Kafka Streams' method."""
@@ -171,6 +174,7 @@ NONE: Mapping[str, tuple[str, ...]] = {
         *("KafkaStreams.records_processed", "KafkaStreams.uncaught_answered"),
         *("KafkaStreams.derived", "Topology.to_mermaid", "Topology.to_svg"),
         *("Topology.sources", "Topology.sinks"),
+        *("WorkerListener.on_assignment", "WorkerListener.on_running", "WorkerListener.on_commit"),
     ),
 }
 """By page: our methods that Kafka Streams does not have."""

@@ -59,10 +59,11 @@ from headrace.streams.worker.protocols import (
     StateTracker,
     WorkerListener,
     WorkerListeners,
+    check_callbacks,
 )
 from headrace.streams.worker.runtime import WorkerFactory
 from headrace.streams.worker.shutdown import Shutdown
-from headrace.streams.worker.uncaught_errors import UncaughtErrorHandler, UncaughtErrors, checked
+from headrace.streams.worker.uncaught_errors import UncaughtErrorHandler, UncaughtErrors
 from headrace.streams.worker.worker import Worker
 from headrace.topology.describe.picture import picture_of
 from headrace.topology.errors import require_timedelta, type_of
@@ -103,16 +104,18 @@ class KafkaStreams:
     Args:
         topology: the result of ``StreamsBuilder().build()``.
         settings: settings by dotted name; the command ``headrace settings`` lists them.
-        state_listener: called on each change of `state`.
-        restore_listener: called on the start, progress and end of state restores.
-        worker_listener: called on assignments and commits.
+        state_listener: called as ``listener(new, old)`` on each change of `state`.
+        restore_listener: object with the methods of `RestoreListener`, called on the start,
+            progress and end of state restores.
+        worker_listener: object with the methods of `WorkerListener`, called on assignments and
+            commits.
         uncaught_error_handler: decides the reaction to an error that stopped a worker; None stops
             the application in this process.
         clock: clock, replaced in tests.
         probe: called between the steps of a commit and a restore, for tests.
 
     Raises:
-        ConfigError: the settings are invalid.
+        ConfigError: the settings are invalid, or a listener or handler cannot be called as above.
         TopologyError: the topology cannot run.
 
     Examples:
@@ -154,10 +157,16 @@ class KafkaStreams:
         """State of all workers together, and state of the application's own worker."""
         self._index = 0
         """Number of the worker: 0, and above 0 for added workers."""
+        check_callbacks(
+            state_listener=state_listener,
+            restore_listener=restore_listener,
+            worker_listener=worker_listener,
+            uncaught_error_handler=uncaught_error_handler,
+        )
         self._state_listener = state_listener
         self._restore_listener = restore_listener or RestoreListeners()
         self._worker_listener = worker_listener or WorkerListeners()
-        self._uncaught_error_handler = checked(uncaught_error_handler)
+        self._uncaught_error_handler = uncaught_error_handler
         self._clock = clock or SystemClock()
         self._probe = probe
         self._worker: Worker | None = None

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from typing import Any
 
+import pytest
+
+from headrace import RestoreListener, WorkerListener
 from headrace.streams import KafkaStreams
 from headrace.streams.app import State
+from headrace.streams.errors import ConfigError
 from headrace.streams.kafka.protocols import TopicPartition
 from headrace.streams.plan.plan import TaskId
 from headrace.streams.tasks.restore import RestoreListeners
@@ -63,3 +69,57 @@ def test_a_derived_application_has_other_settings_and_the_same_listeners() -> No
     derived.run()
     assert changes == [State.PENDING_SHUTDOWN, State.NOT_RUNNING]
     assert app.state is State.CREATED
+
+
+class OneMethod:
+    def on_restore_start(self, tp: object, store: str, begin: int, end: int) -> None: ...
+
+
+class FewArguments(RestoreListener, WorkerListener):
+    def on_restore_end(self, store: str) -> None: ...  # type: ignore[override]
+
+    def on_commit(self) -> None: ...  # type: ignore[override]
+
+
+@pytest.mark.parametrize(
+    ("name", "callback", "message"),
+    [
+        ("restore_listener", print,
+         r"on_batch_restored, on_restore_end, and a builtin\w+ has no on_restore_start\. Derive"),
+        ("restore_listener", OneMethod(), "an OneMethod has no on_batch_restored"),
+        ("restore_listener", FewArguments(),
+         r"restore_listener.on_restore_end is called as on_restore_end\(tp, store, total\), and "),
+        ("restore_listener", FewArguments, r"Write restore_listener=FewArguments\(\)"),
+        ("worker_listener", FewArguments(),
+         r"worker_listener.on_commit is called as on_commit\(tasks, records\), and "),
+        ("worker_listener", OneMethod(), "an OneMethod has no on_assignment"),
+        ("state_listener", lambda state: None,
+         r"is called as listener\(new, old\), and .* takes \(state\); give it 2 parameters"),
+        ("state_listener", "changed", "must be a function, not 'changed'"),
+        ("uncaught_error_handler", lambda: None, r"is called as handler\(error\), and "),
+    ],
+)  # fmt: skip
+def test_a_callback_that_cannot_be_called_is_rejected(
+    name: str, callback: Any, message: str
+) -> None:
+    builder = StreamsBuilder()
+    builder.stream("in").to("out")
+    settings = {"application.id": "a", "bootstrap.servers": "localhost:1"}
+    with pytest.raises(ConfigError, match=f"^{name}") as raised:
+        KafkaStreams(builder.build(), settings, **{name: callback})
+    assert re.search(message, str(raised.value)), raised.value
+
+
+def test_a_listener_may_override_some_methods_only() -> None:
+    class Ends(RestoreListener):
+        def on_restore_end(self, tp: TopicPartition, store: str, total: int) -> None: ...
+
+    class Commits(WorkerListener):
+        def on_commit(self, tasks: Sequence[TaskId], records: int) -> None: ...
+
+    builder = StreamsBuilder()
+    builder.stream("in").to("out")
+    settings = {"application.id": "a", "bootstrap.servers": "localhost:1"}
+    KafkaStreams(
+        builder.build(), settings, restore_listener=Ends(), worker_listener=Commits()
+    ).close()

@@ -135,7 +135,23 @@ FLUSH_RECORDS = 2_000_000
 
 
 class RestoreListener(Protocol):
-    """Listener for the restore progress of each store."""
+    """Listener for the restore progress of each store; called in the worker's thread.
+
+    Derive a class from it, and override the methods that you need. The partition `tp` is of the
+    topic that the store is restored from, and has the attributes `topic` and `partition`. Global
+    tables are reported, too.
+
+    Examples:
+        >>> from headrace import KafkaStreams, RestoreListener, StreamsBuilder
+        >>> class Restores(RestoreListener):
+        ...     def on_restore_end(self, tp, store, total):
+        ...         print(f"{store}: {total} records of {tp.topic}-{tp.partition}")
+        >>> builder = StreamsBuilder()
+        >>> builder.table("prices", store="prices").to_stream().to("out")
+        >>> app = KafkaStreams(builder.build(), {
+        ...     "application.id": "prices", "bootstrap.servers": "localhost:9092"},
+        ...     restore_listener=Restores())
+    """
 
     def on_restore_start(self, tp: TopicPartition, store: str, begin: int, end: int) -> None:
         """Handle the start of a store's restore: offsets `begin` to `end`, exclusive."""

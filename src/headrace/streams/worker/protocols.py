@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
+from inspect import signature
 from typing import Protocol
 
 from headrace.streams.config.config import StreamsConfig
+from headrace.streams.errors import ConfigError
 from headrace.streams.kafka.adaptive_batch_size import FIRST_RECORDS
 from headrace.streams.kafka.clocks import Background
 from headrace.streams.kafka.protocols import (
@@ -35,8 +37,10 @@ from headrace.streams.tasks.restore import RestoreListener
 from headrace.streams.tasks.sink_connections import OpenSink, open_sink
 from headrace.streams.tasks.tasks import ClusterMetadata, OpenHome, TaskHome
 from headrace.streams.tasks.upstream_times import INTERVAL_S
+from headrace.topology.arguments import why_not_called_as
 from headrace.topology.context.calls import Caller
 from headrace.topology.context.task_context import RESULTS_PER_COMMIT
+from headrace.topology.errors import type_of
 from headrace.topology.processors.store import Store
 
 KeepsPartitions = Callable[[BaseException | None], bool]
@@ -44,16 +48,87 @@ KeepsPartitions = Callable[[BaseException | None], bool]
 
 
 class WorkerListener(Protocol):
-    """Listener for events of a worker; called in the worker's thread."""
+    """Listener for events of a worker; called in the worker's thread.
+
+    Derive a class from it, and override the methods that you need.
+
+    Examples:
+        >>> from headrace import KafkaStreams, StreamsBuilder, WorkerListener
+        >>> class Commits(WorkerListener):
+        ...     def on_commit(self, tasks, records):
+        ...         print(f"{records} records of {len(tasks)} tasks")
+        >>> builder = StreamsBuilder()
+        >>> builder.stream("in").to("out")
+        >>> app = KafkaStreams(builder.build(), {
+        ...     "application.id": "copy", "bootstrap.servers": "localhost:9092"},
+        ...     worker_listener=Commits())
+    """
 
     def on_assignment(self, tasks: Sequence[TaskId]) -> None:
-        """Handle a change of the worker's tasks."""
+        """Handle a change of the worker's tasks; `tasks` are all that it has now."""
 
     def on_running(self) -> None:
         """Handle that all tasks of the worker process records."""
 
     def on_commit(self, tasks: Sequence[TaskId], records: int) -> None:
         """Handle a complete commit, including local state."""
+
+
+_CALLS = {
+    "state_listener": "listener(new, old)",
+    "uncaught_error_handler": "handler(error)",
+}
+_LISTENERS: dict[str, type] = {
+    "restore_listener": RestoreListener,
+    "worker_listener": WorkerListener,
+}
+
+
+def check_callbacks(**callbacks: object) -> None:
+    """Raise ConfigError for a listener or handler of an application that cannot be called.
+
+    >>> check_callbacks(state_listener=lambda state: None)
+    Traceback (most recent call last):
+        ...
+    headrace.streams.errors.ConfigError: state_listener is called as listener(new, old), and \
+<lambda> (<doctest headrace.streams.worker.protocols.check_callbacks[0]>:1) takes (state); give \
+it 2 parameters
+    """
+    for name, callback in callbacks.items():
+        if callback is None:
+            continue
+        if name in _CALLS:
+            called = _CALLS[name]
+            _check_call(name, called, called.count(",") + 1, callback)
+        else:
+            _check_methods(name, _LISTENERS[name], callback)
+
+
+def _check_call(name: str, called: str, count: int, function: object) -> None:
+    if not callable(function):
+        raise ConfigError(f"{name} must be a function, not {function!r}")
+    wrong = why_not_called_as(called, count, function)
+    if wrong is not None:
+        raise ConfigError(f"{name} {wrong}")
+
+
+def _check_methods(name: str, kind: type, listener: object) -> None:
+    methods = [method for method in vars(kind) if method.startswith("on_")]
+    if isinstance(listener, type):
+        raise ConfigError(
+            f"{name} must be an object, not the class {listener.__name__}. Write "
+            f"{name}={listener.__name__}()"
+        )
+    for method in methods:
+        function = getattr(listener, method, None)
+        if not callable(function):
+            raise ConfigError(
+                f"{name} must have the methods {', '.join(methods)}, and {type_of(listener)} has "
+                f"no {method}. Derive a class from headrace.{kind.__name__}, and give an object"
+            )
+        _, *parameters = signature(getattr(kind, method)).parameters
+        called = f"{method}({', '.join(parameters)})"
+        _check_call(f"{name}.{method}", called, len(parameters), function)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,6 @@ from headrace.streams.errors import ConfigError, ShutDownError, StopRequestedErr
 from headrace.streams.kafka.protocols import Clock, Log
 from headrace.streams.tasks.failures import describe_failure, log_failure
 from headrace.streams.worker.restarts import RestartLimits, Restarts
-from headrace.topology.arguments import why_not_called_as
 from headrace.topology.functions import location_of
 
 NAME = "uncaught_error_handler"
@@ -34,23 +33,6 @@ class UncaughtErrorResponse(Enum):
 
 UncaughtErrorHandler = Callable[[Exception], UncaughtErrorResponse]
 """Called with the error, in the worker's thread; returns the response."""
-
-
-def checked(handler: UncaughtErrorHandler | None) -> UncaughtErrorHandler | None:
-    """Check that a handler is a function of a single argument.
-
-    Examples:
-        >>> checked(lambda error: UncaughtErrorResponse.REPLACE_WORKER) is None
-        False
-    """
-    if handler is None:
-        return None
-    if not callable(handler):
-        raise ConfigError(f"{NAME} must be a function, not {handler!r}")
-    wrong = why_not_called_as("handler(error)", 1, handler)
-    if wrong is not None:
-        raise ConfigError(f"{NAME} {wrong}")
-    return handler
 
 
 class UncaughtErrors:
