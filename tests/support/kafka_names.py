@@ -137,6 +137,7 @@ COUNTERPARTS: Mapping[str, Mapping[str, str]] = {
     },
     "application": {
         **_same("KafkaStreams", "state", "start", "close", "pause", "resume", "metrics", "store"),
+        **_same("KafkaStreams", "clean_up"),
         "KafkaStreams.queries": "KafkaStreams#query",
         "KafkaStreams.tasks": "KafkaStreams#metadataForLocalThreads",
         "KafkaStreams.add_worker": "KafkaStreams#addStreamThread",

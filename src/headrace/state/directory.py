@@ -388,6 +388,22 @@ class StateDirectory:
                 lock.release()
 
 
+def remove_local_state(root: Path, application_id: str) -> None:
+    """Remove the tasks and global tables of an application, or raise StateLockedError.
+
+    The identities of workers stay.
+    """
+    if not (root / application_id).is_dir():
+        return
+    claimed = StateDirectory(root, application_id).claim_all()
+    try:
+        for directory in claimed:
+            directory.remove()
+    finally:
+        for directory in claimed:
+            directory.release()
+
+
 @contextmanager
 def _directory_errors(path: Path) -> Iterator[None]:
     try:

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from headrace.state.directory import remove_local_state
 from headrace.state.log import get_logger
 from headrace.streams.admin.backfill_gate import BackfillGate, note_topics
 from headrace.streams.admin.start_check import StartCheck
@@ -436,6 +437,32 @@ localhost:1 has answered yet. It continues to start in the background; stop it w
         failure, self._failure = self._failure, None
         if failure is not None:
             raise failure
+
+    def clean_up(self) -> None:
+        """Delete the local state of this application on this host, before `start` or after `close`.
+
+        The next start restores all stores from their changelogs, so nothing is lost except the rows
+        of stores without a changelog. Offsets and topics stay; `headrace reset` deletes those, too.
+
+        Raises:
+            RuntimeError: this object runs; nothing is deleted.
+            StateLockedError: another application object or process uses the state; nothing is
+                deleted.
+
+        Examples:
+            >>> from headrace import KafkaStreams, StreamsBuilder
+            >>> builder = StreamsBuilder()
+            >>> builder.table("prices", store="prices").to_stream().to("out")
+            >>> app = KafkaStreams(builder.build(), {
+            ...     "application.id": "prices", "bootstrap.servers": "localhost:9092"})
+            >>> app.clean_up()
+        """
+        if self._state not in (State.CREATED, State.NOT_RUNNING, State.ERROR):
+            raise RuntimeError(
+                f"the application {self.config.application_id} is {self._state.value}, and its "
+                "state is in use. Call close() before clean_up()"
+            )
+        remove_local_state(self.config.state_dir, self.config.application_id)
 
     def __enter__(self) -> Self:
         return self
