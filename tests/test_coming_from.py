@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 import headrace
-from headrace import KafkaStreams, avro, serdes
+from headrace import KafkaStreams, StreamsBuilder, avro, serdes
 from headrace.streams.config.java_settings import NOT_SUPPORTED
+from headrace.topology.graph.optimizer import BY_NAME, COMBINE
 from tests.support.processes import ROOT
 from tests.test_docs import PRIVATE_WORDS
 
@@ -90,6 +91,23 @@ def test_each_of_our_names_in_the_table_of_the_class_exists() -> None:
         if not exists:
             missing.append(name)
     assert missing == []
+
+
+def test_javas_optimizations_write_no_partial_aggregates() -> None:
+    page = (DOCS / "coming-from/kafka-streams.md").read_text()
+    builder = StreamsBuilder()
+    builder.stream("in").group_by(lambda _, value: value).count(store="counts")
+    settings = {"application.id": "a", "bootstrap.servers": "localhost:1"}
+
+    def combined(optimization: str) -> list[object]:
+        app = KafkaStreams(builder.build(), {**settings, "topology.optimization": optimization})
+        sinks = [sink for plan in app.plans for sink in plan.program.sub_topology.sinks]
+        return [sink.combines for sink in sinks if sink.combines is not None]
+
+    rows = re.findall(r"^    \| .*`(\w+)` \| `([a-z.,]+)` \|$", page, re.M)
+    assert dict(rows) == {"none": "none", "all": ",".join(n for n in BY_NAME if n != COMBINE)}
+    assert [combined(ours) for _, ours in rows] == [[], []]
+    assert len(combined("all")) == len(combined(COMBINE)) == 1, "the page warns of both"
 
 
 def test_each_serde_of_the_table_exists() -> None:

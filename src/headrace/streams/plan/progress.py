@@ -4,7 +4,8 @@ The bytes are those of Kafka Streams' `TopicPartitionMetadata`: a magic byte, th
 and a map of names to numbers, all big-endian, in base64. Headrace stores its own numbers in the
 map.
 
-The length of the text follows from its bytes, and anything after its end is ignored (see
+The Python client appends a zero byte, so Java's decoder rejects the text. Here the length of the
+text follows from its bytes, and anything after its end is ignored (see
 `headrace.streams.kafka.offset_texts`).
 """
 
