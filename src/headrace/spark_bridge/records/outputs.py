@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from operator import length_hint
 from typing import Any
 
 import numpy as np
@@ -251,10 +252,29 @@ class AttributedRecords(list[Any]):
         self._outputs = outputs
 
     def __iter__(self) -> Iterator[Any]:
-        outputs = self._outputs
-        for order, record in zip(self._orders, super().__iter__(), strict=True):
-            outputs.cause = order
-            yield record
+        return _CauseIterator(super().__iter__(), iter(self._orders), self._outputs)
+
+
+class _CauseIterator:
+    """Iterator with a length hint, from which a task derives the record that it processes."""
+
+    __slots__ = ("_orders", "_outputs", "_records")
+
+    def __init__(self, records: Iterator[Any], orders: Iterator[Order], outputs: Outputs) -> None:
+        self._records = records
+        self._orders = orders
+        self._outputs = outputs
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        record = next(self._records)
+        self._outputs.cause = next(self._orders)
+        return record
+
+    def __length_hint__(self) -> int:
+        return length_hint(self._records)
 
 
 class Outputs:

@@ -127,6 +127,7 @@ class BatchCursor:
     def __init__(self, batch: Sequence[ReceivedMessage]) -> None:
         self.batch = batch
         self._iterator = iter(batch)
+        assert self.count == 0, f"{type(self._iterator).__name__} has no length hint"
 
     def __iter__(self) -> Iterator[ReceivedMessage]:
         return self._iterator
