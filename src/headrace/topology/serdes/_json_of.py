@@ -271,8 +271,9 @@ class JsonOfSerde(Generic[T]):
         except (msgspec.MsgspecError, ValueError) as error:
             raise self._cannot_encode(value, explained(error)) from None
         if self.checked and self._findings.comparable and again != value:
-            where = _difference(value, again, "$")
-            raise self._cannot_encode(value, f"`{where}` would read back as another value")
+            where, read = _difference(value, again, "$"), type(again)
+            as_what = "another value" if where != "$" or read is type(value) else name_of(read)
+            raise self._cannot_encode(value, f"`{where}` would read back as {as_what}")
         return again
 
     def deserialize(self, data: bytes, /) -> T:
