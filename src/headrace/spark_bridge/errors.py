@@ -17,6 +17,10 @@ class HistoryGapError(CannotBackfillError):
     """Records between an archive and the topic are lost, or the end of the archive is unknown."""
 
 
+class RecordFailedError(BackfillError):
+    """A record cannot be processed, and another attempt would fail at the same record."""
+
+
 class WallClockError(BackfillError):
     """A processor schedules a wall-clock punctuator, which has no meaning for history."""
 

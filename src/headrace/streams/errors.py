@@ -105,6 +105,28 @@ class IdentityError(StreamsError):
     """
 
 
+ARCHIVE_ROWS = -(1 << 60)
+"""Number of the first row of a partition in an archive without offsets (see
+`headrace.spark_bridge`); lower than every offset of Kafka."""
+
+
+def describe_offsets(topic: str, partition: int, first: int, last: int) -> str:
+    """Describe the position of an input record, or of the possible records.
+
+    >>> describe_offsets("orders", 3, 17, 17)
+    'orders-3 offset 17'
+    >>> describe_offsets("orders", 3, ARCHIVE_ROWS, ARCHIVE_ROWS + 9)
+    'rows 1 to 10 by time of partition 3 in the archive of orders'
+    """
+    if first < 0 <= last:
+        return f"{topic}-{partition} up to offset {last}, or its archive"
+    start = 0 if first >= 0 else ARCHIVE_ROWS - 1
+    span = f" {last - start}" if first == last else f"s {first - start} to {last - start}"
+    if first >= 0:
+        return f"{topic}-{partition} offset{span}"
+    return f"row{span} by time of partition {partition} in the archive of {topic}"
+
+
 class RecordError(StreamsError):
     """Record that cannot be processed and that no exception handler skips.
 
@@ -152,7 +174,9 @@ record with headrace skip orders 3 17 --app MODULE:APP
         self.store = store
         self.task_id = task_id
         self._unread = unread
-        self._is_told = hint is not None
+        self.has_own_hint = hint is not None
+        self.position: str | None = None
+        """Description of the record's position, in place of its offset and timestamp."""
         self.hint = self._hint("MODULE:APP") if hint is None else hint
         super().__init__(message)
 
@@ -163,7 +187,7 @@ record with headrace skip orders 3 17 --app MODULE:APP
             target: MODULE:APP; None without a cluster, where `headrace skip` does not apply.
             again: command-line options that reproduce the settings of this run.
         """
-        if not self._is_told:
+        if not self.has_own_hint:
             self.hint = self._hint(target, again)
 
     def _hint(self, target: str | None, again: Sequence[str] = ()) -> str:
@@ -179,12 +203,10 @@ record with headrace skip orders 3 17 --app MODULE:APP
         return f"nothing past it is committed: {step}"
 
     def __str__(self) -> str:
-        where = f"{self.topic}-{self.partition} offset {self.offset}"
-        if self.first != self.offset:
-            where = f"{self.topic}-{self.partition} offsets {self.first} to {self.offset}"
+        where = describe_offsets(self.topic, self.partition, self.first, self.offset)
         if self.timestamp is not None:
             where += f" timestamp {self.timestamp}"
-        where = ", ".join([where, *_location_fields(self)])
+        where = ", ".join([self.position or where, *_location_fields(self)])
         return f"{self.message} ({where}); {self.hint}"
 
 

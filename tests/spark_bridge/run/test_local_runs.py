@@ -14,7 +14,7 @@ from headrace.spark_bridge.plan.job import CompiledApplication
 from headrace.spark_bridge.run.refusals import refuse_early, refuse_processors
 from headrace.state.codec import partition_for_key
 from headrace.streams.config.handlers import Continue, Failure
-from headrace.streams.errors import ConfigError, RecordError
+from headrace.streams.errors import ConfigError
 from headrace.streams.kafka.protocols import TopicPartition
 from headrace.streams.plan.progress import OffsetMetadata
 from headrace.streams.testing.driver import TopologyTestDriver
@@ -352,7 +352,7 @@ def test_a_record_that_cannot_be_processed_names_its_place() -> None:
     driver = TopologyTestDriver(builder.build(), UNCACHED, partitions=1)
     for number, value in enumerate(("5", "6", "5")):
         put(driver.cluster, ("in", "k", value, number))
-    with pytest.raises(BackfillError, match="results from offset 2 of in-0, and is not stored in"):
+    with pytest.raises(BackfillError, match="results from in-0 offset 2, and is not stored in"):
         backfilled(builder.build(), UNCACHED, driver.cluster)
 
 
@@ -397,7 +397,7 @@ def test_times_from_the_payload_are_as_live(on_invalid: OnInvalid) -> None:
     for value in ("7", None, "x", "3"):
         put(driver.cluster, ("in", "k", value, 5))
     if on_invalid == "fail":
-        with pytest.raises(RecordError, match="no valid event time in the value: a null value"):
+        with pytest.raises(BackfillError, match="no valid event time in the value: a null value"):
             backfilled(builder.build(), settings, driver.cluster)
         return
     _, rows = backfilled(builder.build(), settings, driver.cluster)

@@ -53,6 +53,7 @@ from headrace.spark_bridge.records.packs import (
     packed_records,
     packs_to_arrow,
 )
+from headrace.streams.errors import ARCHIVE_ROWS
 from headrace.streams.kafka.protocols import GroupAdminClient, TopicPartition
 from headrace.streams.plan.topics import describe_as
 from headrace.topology.compile.source import stampers
@@ -223,10 +224,6 @@ def _is_before(archive: Archive, cuts: Mapping[TopicPartition, int]) -> Any:
     return selected
 
 
-UNNUMBERED = -(1 << 60)
-"""First number of records without an offset: lower than every offset of Kafka."""
-
-
 def numbered(
     archive: Archive, cuts: Mapping[TopicPartition, int], job: StageJob
 ) -> tuple[Any, dict[TopicPartition, Archived]]:
@@ -286,7 +283,7 @@ class _Numbered:
             tp = self._partition_of(batch, tp)
             offsets = batch.column("offset")
             if offsets.null_count:
-                offsets = pa.array(np.arange(count, count + batch.num_rows) + UNNUMBERED)
+                offsets = pa.array(np.arange(count, count + batch.num_rows) + ARCHIVE_ROWS)
             numbers = np.asarray(offsets)
             first = first if count else int(numbers[0])
             before = np.concatenate(([previous], numbers[:-1]))

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from headrace.spark_bridge.cleanup import cleanup_after
-from headrace.spark_bridge.errors import BackfillError, WallClockError
+from headrace.spark_bridge.errors import RecordFailedError, WallClockError
 from headrace.spark_bridge.executor_errors import without_record_texts
 from headrace.spark_bridge.plan.job import CompiledApplication, StageJob
 from headrace.spark_bridge.plan.plan import BackfillPlan
@@ -39,8 +39,9 @@ from headrace.state.memory import MemoryTaskState
 from headrace.state.timed import TimedBuffer
 from headrace.streams.config.config import StreamsConfig
 from headrace.streams.config.config import table as setting_table
-from headrace.streams.errors import RecordError
+from headrace.streams.errors import RecordError, describe_offsets
 from headrace.streams.kafka.protocols import CommittedOffset, Log, TopicPartition
+from headrace.streams.metrics.snapshots import moment
 from headrace.streams.plan.plan import TaskId
 from headrace.streams.tasks.async_io import LiveCalls
 from headrace.streams.tasks.global_state import GlobalRows
@@ -142,12 +143,14 @@ class StageRun:
         self._reader_of: dict[TopicPartition, Task] = {}
         self._records: dict[TaskId, int] = dict.fromkeys(self._ids, 0)
         self._dropped: dict[tuple[str, str], int] = {}
+        self._block = Block((), ())
+        """The block that was processed last."""
 
     # -- the run -------------------------------------------------------------------------------
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Process all input, sorted packs of records for these tasks, and yield all output."""
-        with cleanup_after(self._close):
+        with cleanup_after(self._close), self._explained_errors():
             self._global_views = load_global_tables(
                 self._application, self._plan, self._open_tables, self._log
             )
@@ -161,6 +164,13 @@ class StageRun:
                 yield from self._outputs.take()
                 self._bound_memory()
             yield from self._end()
+
+    @contextmanager
+    def _explained_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except RecordError as error:
+            raise self._explained(error) from error
 
     def _close(self) -> None:
         tasks = self._tasks.values()
@@ -226,17 +236,12 @@ class StageRun:
         records = block.records
         if isinstance(records[0], SyntheticRecord):
             records = task.assign_timestamps(tp, records)
+        self._block = block
         count = len(records)
         if self._has_effects:
             records = AttributedRecords(records, block.orders, self._outputs)
         task.enqueue(tp, records)
-        try:
-            done = task.process(count)
-        except RecordError as error:
-            explained = self._explained(error, block)
-            if explained is None:
-                raise
-            raise explained from error
+        done = task.process(count)
         assert done == count, f"{tp}: {done} of {count} records were processed"
         self._records[task.id] += count
         if task.caches_bytes() > self._config.statestore_cache_max_bytes:
@@ -245,18 +250,43 @@ class StageRun:
         if task.partials_bytes(count) > self._config.statestore_uncommitted_max_bytes:
             task.send_partials()
 
-    def _explained(self, error: RecordError, block: Block) -> BackfillError | None:
-        """Add the input record to an error if the failed record itself was never in Kafka."""
-        at = error.offset - block.records[0].offset()
-        if error.topic not in self._application.repartitions or not 0 <= at < len(block.orders):
-            return None
-        _, source, offset = block.orders[at]
+    def _explained(self, error: RecordError) -> RecordFailedError:
+        """Describe the input record of an error, and the fix; `headrace skip` is for live."""
+        error.told_for(None)
+        tp = TopicPartition(error.topic, error.partition)
+        hint = error.hint.removeprefix("nothing past it is committed: ")
+        if not error.has_own_hint:
+            handler = self._handler_of(error)
+            if handler is not None and handler not in hint and error.first == error.offset:
+                hint += f", or set {handler}"
+            if tp in self._job.archived and error.first < self._plan.starts[tp]:
+                hint = f"correct the archive, or {hint}".replace(", or correct ", " or ", 1)
+        if error.first < 0 and error.timestamp is not None:
+            row = describe_offsets(*tp, error.first, error.offset)
+            error.position = f"{row}, time {moment(error.timestamp)}"
+        error.hint = hint
+        return RecordFailedError(f"{error}{self._cause_of(error)}")
+
+    def _handler_of(self, error: RecordError) -> str | None:
+        """Return the setting of the handler that is called for errors of the failed node."""
+        subs = [plan.program.sub_topology for plan in self._application.plans.values()]
+        stages = {node.name: "processing" for sub in subs for node in sub.nodes}
+        stages |= {node.name: "deserialization" for sub in subs for node in sub.sources}
+        stages |= {node.name: "production" for sub in subs for node in sub.sinks}
+        stage = stages.get(error.node or "")
+        return None if stage is None else f"{stage}.exception.handler"
+
+    def _cause_of(self, error: RecordError) -> str:
+        """Describe the input record if the failed record itself was never in Kafka."""
+        records, orders = self._block
+        at = error.offset - records[0].offset() if records else -1
+        if error.topic not in self._application.repartitions or not 0 <= at < len(orders):
+            return ""
+        _, source, offset = orders[at]
         if source < 0:
-            return None
-        return BackfillError(
-            f"{error}; the record results from offset {offset} of {self._plan.inputs[source]}, and "
-            f"is not stored in {error.topic}"
-        )
+            return ""
+        cause = describe_offsets(*self._plan.inputs[source], offset, offset)
+        return f"; the record results from {cause}, and is not stored in {error.topic}"
 
     def _deliver(self) -> None:
         """Process the records that tasks of a cycle sent to each other, until none is left."""

@@ -98,7 +98,8 @@ class Failure:
         task_id: the task, as ``<sub-topology>_<partition>``.
         topic: the input topic.
         partition: the input partition.
-        offset: the input record's offset.
+        offset: the input record's offset; None in a backfill for a row of an archive without
+            offsets.
         timestamp: the input record's timestamp in milliseconds since 1970.
         headers: the input record's headers.
         key: the input record's key, serialized.

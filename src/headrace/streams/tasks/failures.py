@@ -35,6 +35,7 @@ from headrace.streams.config.handlers import (
 )
 from headrace.streams.errors import LetterTooLargeError, RecordTooLargeError, StreamsError
 from headrace.streams.kafka.protocols import Log
+from headrace.streams.metrics.snapshots import moment
 from headrace.topology.compile.compiler import Program
 from headrace.topology.context.environment import FailureReaction, Headers, Part, Send
 from headrace.topology.context.task_context import TaskContext
@@ -368,11 +369,19 @@ class RecordErrors:
                 function=str(places[0]) if places else None,
                 stage=failure.stage,
                 part=failure.part,
+                **_time_of_row(failure),
                 error=kind[-1],
                 reason=str(failure.error) if is_ours(failure.error) else None,
                 dead_letters=len(answer.dead_letters),
                 count=count,
             )
+
+
+def _time_of_row(failure: RecordFailure) -> dict[str, str]:
+    """Return the time of a row of an archive, which has no offset to find it by."""
+    if failure.topic is None or failure.offset is not None or failure.timestamp is None:
+        return {}
+    return {"record_time": moment(failure.timestamp)}
 
 
 def _is_about_a_record(error: Exception) -> bool:
@@ -386,10 +395,11 @@ def origin_of(message: Any) -> dict[str, Any]:
     """Return the fields of a `Failure` that describe its record; none without a record."""
     if message is None:
         return {}
+    offset = message.offset()
     return {
         "topic": message.topic(),
         "partition": message.partition(),
-        "offset": message.offset(),
+        "offset": offset if offset >= 0 else None,  # a row of an archive without offsets
         "timestamp": message.timestamp()[1],
         "headers": tuple(message.headers() or ()),
         "key": message.key(),

@@ -18,6 +18,7 @@ from headrace.streams.errors import (
     RecordTooLargeError,
     StreamsError,
     TaskCorruptedError,
+    describe_offsets,
 )
 from headrace.streams.kafka.offset_texts import advice, format_time
 from headrace.streams.kafka.protocols import TopicPartition
@@ -141,6 +142,8 @@ def range_error(
 
 
 def _records(tp: TopicPartition, offsets: range) -> str:
+    if offsets and offsets[0] < 0:
+        return describe_offsets(*tp, offsets[0], offsets[-1])
     if len(offsets) == 1:
         return f"the record at offset {offsets[0]} of {tp}"
     return f"a record between offsets {offsets[0]} and {offsets[-1]} of {tp}"
