@@ -60,7 +60,7 @@ from headrace.streams.worker.protocols import (
     StateTracker,
     WorkerListener,
     WorkerListeners,
-    check_callbacks,
+    checked,
 )
 from headrace.streams.worker.runtime import WorkerFactory
 from headrace.streams.worker.shutdown import Shutdown
@@ -158,16 +158,10 @@ class KafkaStreams:
         """State of all workers together, and state of the application's own worker."""
         self._index = 0
         """Number of the worker: 0, and above 0 for added workers."""
-        check_callbacks(
-            state_listener=state_listener,
-            restore_listener=restore_listener,
-            worker_listener=worker_listener,
-            uncaught_error_handler=uncaught_error_handler,
-        )
-        self._state_listener = state_listener
-        self._restore_listener = restore_listener or RestoreListeners()
-        self._worker_listener = worker_listener or WorkerListeners()
-        self._uncaught_error_handler = uncaught_error_handler
+        self._state_listener = checked("state_listener", state_listener)
+        self._restore_listener = checked("restore_listener", restore_listener) or RestoreListeners()
+        self._worker_listener = checked("worker_listener", worker_listener) or WorkerListeners()
+        self._uncaught_error_handler = checked("uncaught_error_handler", uncaught_error_handler)
         self._clock = clock or SystemClock()
         self._probe = probe
         self._worker: Worker | None = None

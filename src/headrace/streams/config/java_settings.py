@@ -102,7 +102,9 @@ NOT_SUPPORTED: Mapping[str, str] = {
         "remove it: the state of tasks that moved to other hosts stays until `headrace reset`, so "
         "that they can return"
     ),
-    "state.cleanup.dir.max.age.ms": "remove it: clean_up() and `headrace reset` remove local state, at no age",
+    "state.cleanup.dir.max.age.ms": (
+        "remove it: only clean_up() and `headrace reset` remove local state"
+    ),
     "upgrade.from": "remove it: `headrace check --deployed` shows the effects of an upgrade",
     # Security
     "sasl.jaas.config": (

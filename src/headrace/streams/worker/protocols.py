@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from inspect import signature
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from headrace.streams.config.config import StreamsConfig
 from headrace.streams.errors import ConfigError
@@ -84,24 +84,26 @@ _LISTENERS: dict[str, type] = {
 }
 
 
-def check_callbacks(**callbacks: object) -> None:
-    """Raise ConfigError for a listener or handler of an application that cannot be called.
+C = TypeVar("C")
 
-    >>> check_callbacks(state_listener=lambda state: None)
+
+def checked(name: str, callback: C | None) -> C | None:
+    """Return a listener or handler of an application; raise ConfigError if it cannot be called.
+
+    >>> checked("state_listener", len)
     Traceback (most recent call last):
         ...
     headrace.streams.errors.ConfigError: state_listener is called as listener(new, old), and \
-<lambda> (<doctest headrace.streams.worker.protocols.check_callbacks[0]>:1) takes (state); give \
-it 2 parameters
+len takes (obj, /); give it 2 parameters
     """
-    for name, callback in callbacks.items():
-        if callback is None:
-            continue
-        if name in _CALLS:
-            called = _CALLS[name]
-            _check_call(name, called, called.count(",") + 1, callback)
-        else:
-            _check_methods(name, _LISTENERS[name], callback)
+    if callback is None:
+        return None
+    if name in _CALLS:
+        called = _CALLS[name]
+        _check_call(name, called, called.count(",") + 1, callback)
+    else:
+        _check_methods(name, _LISTENERS[name], callback)
+    return callback
 
 
 def _check_call(name: str, called: str, count: int, function: object) -> None:
