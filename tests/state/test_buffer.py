@@ -65,14 +65,19 @@ VALUES = st.one_of(st.none(), st.integers(), st.text(max_size=3), st.lists(st.in
 
 
 class BufferAgainstADictionary(RuleBasedStateMachine):
-    """Puts, scans, commits and aborts in any order; both ways to hold values at once."""
+    """Puts, scans, commits, aborts and restarts in any order; both ways to hold values at once."""
 
     def __init__(self) -> None:
         super().__init__()
         self.stores = {hold: Rows() for hold in ("objects", "bytes")}
-        self.buffers = {hold: make(rows, hold) for hold, rows in self.stores.items()}
+        self.restart()
         self.committed: dict[bytes, tuple[Any, int]] = {}
         self.model: dict[bytes, tuple[Any, int]] = {}
+
+    def restart(self) -> None:
+        self.buffers = {hold: make(rows, hold) for hold, rows in self.stores.items()}
+        for buffer in self.buffers.values():
+            buffer.begin()
 
     @rule(key=KEYS, value=VALUES, timestamp=st.integers(0, 9))
     def put(self, key: bytes, value: Any, timestamp: int) -> None:
@@ -125,6 +130,11 @@ class BufferAgainstADictionary(RuleBasedStateMachine):
             buffer.discard()
         self.model = dict(self.committed)
 
+    @rule()
+    def crash(self) -> None:
+        self.restart()
+        self.model = dict(self.committed)
+
     @invariant()
     def the_committed_store_knows_nothing_uncommitted(self) -> None:
         expected = {
@@ -163,6 +173,23 @@ def test_a_missing_row_is_asked_for_once() -> None:
     assert buffer.get(b"k") == ABSENT
     assert buffer.get(b"k") == ABSENT
     assert rows.reads == 1
+
+
+def test_a_store_that_was_empty_at_the_start_is_not_read_until_a_row_is_evicted() -> None:
+    rows = Rows()
+    buffer = make(rows)
+    buffer.begin()
+    for key in (b"a", b"b"):
+        assert buffer.get(key) == ABSENT
+        buffer.put(key, 1, 1)
+    rows.apply(timestamped_rows(buffer.delta()))
+    buffer.committed()
+    assert buffer.get(b"a") == (1, 1)
+    assert buffer.get(b"c") == ABSENT
+    assert (rows.reads, buffer.misses) == (0, 0)
+    buffer.shrink_cache(0)
+    assert buffer.get(b"a") == (1, 1)
+    assert (rows.reads, buffer.misses) == (1, 1)
 
 
 def test_caches_of_committed_rows_are_bounded_together() -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import confluent_kafka
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -87,6 +88,7 @@ def test_murmur2_follows_javas_statements(data: bytes) -> None:
 @given(key=st.binary(max_size=20), partitions=st.integers(1, 1_000))
 def test_a_partition_is_the_positive_hash_modulo_their_number(key: bytes, partitions: int) -> None:
     assert partition_for_key(key, partitions) == (murmur2(key) & 0x7FFFFFFF) % partitions
+    assert partition_for_key(key, partitions) == confluent_kafka.murmur2(key, partitions)
 
 
 @given(prefix=st.binary(max_size=3), key=st.binary(max_size=5))

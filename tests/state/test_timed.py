@@ -49,12 +49,20 @@ def commit(buffer: TimedBuffer, state: MemoryTaskState) -> None:
     end=12,
     looks=2,
 )
+# A row of a key whose dirty rows were read is dropped.
+@example(
+    actions=[("put", 97, 5, 5, 1), ("put", 98, 5, 5, 1), ("forget", 98, 5, 5), ("scan",)],
+    start=0,
+    end=12,
+    looks=2,
+)
 @given(actions=ACTIONS, start=TIMES, end=TIMES, looks=st.sampled_from([1, 4, 30]))
 def test_rows_are_found_by_time_until_they_expire(
     actions: list[tuple[Any, ...]], start: int, end: int, looks: int
 ) -> None:
     state = MemoryTaskState([SPEC])
     buffer = opened(state)
+    buffer.begin()
     model: dict[bytes, tuple[int, int]] = {}
     horizon = 0
     for number, action in enumerate(actions, 1):
@@ -96,6 +104,14 @@ def test_rows_are_found_by_time_until_they_expire(
         assert [(k, v) for k, v, _ in buffer.scan()] == sorted(
             (key, value) for key, (_, value) in model.items()
         )
+        assert [buffer.get(key)[0] for key in model] == [value for _, value in model.values()]
+        of_keys = [
+            (row_key, value)
+            for key in sorted({row_key[:1] for row_key in model})
+            for row_key, (_, value) in buffer.rows_of(key, bytes(16), b"\xff" * 16)
+            if session_end(row_key) >= horizon
+        ]
+        assert of_keys == [(row_key, value) for row_key, (_, value) in sorted(model.items())]
 
 
 def opened(state: MemoryTaskState) -> TimedBuffer:

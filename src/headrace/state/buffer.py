@@ -67,7 +67,7 @@ class Buffer:
         "_committed",
         "_decode",
         "_encode",
-        "_entry_bytes",
+        "_has_all_rows",
         "_keep",
         "_missed",
         "_order",
@@ -91,6 +91,8 @@ class Buffer:
         self.hits = 0
         """Lower bound of the rows that were changed without reading the committed store."""
         self._committed = committed
+        self._has_all_rows = False
+        """Whether each row of the committed store is in `clean`, so that a miss is no row."""
         self._encode = encode
         self._decode = decode
         self.holds_objects = coding.stored_form == "objects"
@@ -103,8 +105,15 @@ class Buffer:
         self._order: list[bytes] = []
         """The dirty keys that a scan has seen, sorted."""
 
+    def begin(self) -> None:
+        """Look for rows once the committed store is complete: an empty store is never read."""
+        self._has_all_rows = next(iter(self._committed.scan()), None) is None
+
     def load(self, key: bytes) -> Entry:
         """Read a row from the committed store into `clean`; a missing row is cached as `ABSENT`."""
+        if self._has_all_rows:
+            self.clean[key] = ABSENT
+            return ABSENT
         self.misses += 1
         stored = self._committed.get(key)
         if stored is None:
@@ -217,6 +226,7 @@ class Buffer:
         self.dirty.clear()
         self._order.clear()
         self.clean.clear()
+        self._has_all_rows = False
 
     def approximate_count(self) -> int:
         return self._committed.approximate_count() + len(self.dirty)
@@ -227,13 +237,13 @@ class Buffer:
         return count * self._sample_bytes(self.dirty, copies) if count else 0
 
     def cached_bytes(self) -> int:
-        return self._estimated(len(self._cache), lambda: self._cache)
+        return self._estimated(len(self._cache), self._cached_row_bytes)
 
-    def _estimated(self, count: int, sample: Callable[[], dict[bytes, Entry]]) -> int:
+    def _estimated(self, count: int, measure: Callable[[], int]) -> int:
         then, entry_bytes = self._sampled
         # Measure again if more than an eighth of the rows have changed since.
         if max(abs(count - then), self._changed) > then // 8:
-            self._sampled = (count, entry_bytes := self._cached_row_bytes(sample()))
+            self._sampled = (count, entry_bytes := measure())
             self._changed = 0
         return count * entry_bytes
 
@@ -241,6 +251,7 @@ class Buffer:
         cache = self._cache
         surplus = len(cache) - limit_bytes // self._sampled[1]
         if surplus > 0:
+            self._has_all_rows = False
             for key in list(islice(cache, surplus)):
                 del cache[key]
 
@@ -254,8 +265,9 @@ class Buffer:
         total += sum(self._size(value) for _, (value, _) in sample if value is not None)
         return ENTRY_OVERHEAD_BYTES + (1 + copies) * total // max(1, len(sample))
 
-    def _cached_row_bytes(self, rows: dict[bytes, Entry]) -> int:
+    def _cached_row_bytes(self) -> int:
         """Return the memory of a cached row; decoded documents take several times their bytes."""
+        rows = self._cache
         latest = [value for value, _ in islice(reversed(rows.values()), _SAMPLE)]
         documents = [value for value in latest if value.__class__ not in ATOMS | {bytes}]
         more = memory_of(documents) - sum(map(self._size, documents))

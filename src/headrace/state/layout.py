@@ -75,6 +75,10 @@ class Layout(Protocol):
     def time_of(self) -> Callable[[bytes], int] | None:
         """Function that returns the expiry time of a row key; None if rows never expire."""
 
+    @property
+    def times_bytes(self) -> int:
+        """Number of bytes that follow the key in a row key."""
+
     def local(self, rows: Delta, indexed: Collection[bytes] = ()) -> Delta:
         """Return the rows to write to disk for rows of the store.
 
@@ -101,6 +105,7 @@ def _records(rows: CommittedStore) -> Iterator[Change]:
 @dataclass(frozen=True, slots=True)
 class _Plain:
     time_of: Callable[[bytes], int] | None = field(default=None, init=False)
+    times_bytes: int = field(default=TIMES_BYTES["plain"], init=False)
 
     def local(self, rows: Delta, indexed: Collection[bytes] = ()) -> Delta:  # noqa: ARG002
         return rows
@@ -118,17 +123,18 @@ class _Plain:
 @dataclass(frozen=True, slots=True)
 class _TimedLayout:
     time_of: Callable[[bytes], int]
-    time_from_end: int
-    """Distance of the time from the end of a row key, in bytes."""
+    times_bytes: int
+    """Number of bytes that follow the key in a row key; the expiry time is first."""
 
     def local(self, rows: Delta, indexed: Collection[bytes] = ()) -> Delta:
-        begin = -self.time_from_end
+        begin = -self.times_bytes
         end = begin + TIMESTAMP.size
         local: list[tuple[bytes, bytes | None]] = []
+        add = local.append
         for key, row in rows:
-            local.append((_ROW + key, row))
+            add((_ROW + key, row))
             if row is None or key not in indexed:
-                local.append((_INDEX + key[begin:end] + key, None if row is None else b""))
+                add((_INDEX + key[begin:end] + key, None if row is None else b""))
         return local
 
     def rows(self, changes: Changes) -> Delta:
@@ -208,6 +214,7 @@ class Versioned:
     """Layout of versioned stores; see the module."""
 
     time_of: Callable[[bytes], int] | None = field(default=None, init=False)
+    times_bytes: int = field(default=TIMES_BYTES["versioned"], init=False)
 
     def rows(self, changes: Changes) -> Delta:
         pack = TIMESTAMP.pack

@@ -8,7 +8,7 @@ deleted by the topic's own retention. So an expired row costs no tombstone.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from heapq import merge
 from itertools import islice
 from typing import Any, Protocol
@@ -23,16 +23,16 @@ EXPIRED_PER_COMMIT = 20_000
 
 
 class RowCache(Protocol):
-    """Alternative cache of committed rows that replaces `Buffer.clean`."""
+    """Alternative cache of rows that replaces `Buffer.clean`."""
 
     count: int
-    """Number of cached rows."""
+    """Number of cached rows, and of keys that the cache knows."""
 
     def written(self, row_key: bytes) -> None:
         """Invalidate a row that was written without this cache."""
 
-    def sample(self) -> dict[bytes, Entry]:
-        """Return some rows, from which the memory of all rows is estimated."""
+    def row_bytes(self) -> int:
+        """Estimate the memory of a cached row, from some of the rows."""
 
     def shrink(self, entries: int) -> None:
         """Evict entries until at most `entries` remain."""
@@ -59,7 +59,9 @@ class TimedBuffer(Buffer):
 
     __slots__ = (
         "_deleted_to",
+        "_dirty_by_key",
         "_fresh",
+        "_grouped",
         "_indexed",
         "_known",
         "_layout",
@@ -83,6 +85,10 @@ class TimedBuffer(Buffer):
         """The times in `_fresh`, sorted."""
         self._known = 0
         """Number of dirty rows that these two contain; later rows are added on demand."""
+        self._dirty_by_key: dict[bytes, list[bytes]] = {}
+        """Row keys of dirty rows, by their key without the times."""
+        self._grouped = 0
+        """Number of dirty rows that it contains; later rows are added on demand."""
         self._deleted_to = 0
         self.horizon = 0
         """Time before which rows have expired, in milliseconds."""
@@ -108,6 +114,7 @@ class TimedBuffer(Buffer):
 
     def drop_write(self, key: bytes) -> None:
         super().drop_write(key)
+        self._ungroup()
         if not self._known:
             return  # the time index of dirty rows is empty
         time = self._time_of(key)
@@ -119,6 +126,15 @@ class TimedBuffer(Buffer):
         if not keys:
             del self._fresh[time]
             del self._times[bisect_left(self._times, time)]
+
+    def _dirty_row_keys(self, key: bytes) -> Sequence[bytes]:
+        """Return the row keys of a key's dirty rows, unordered; no sort of all dirty rows."""
+        by_key, size = self._dirty_by_key, self._layout.times_bytes
+        # New keys are at the end of a dictionary.
+        for row_key in islice(reversed(self.dirty), len(self.dirty) - self._grouped):
+            by_key.setdefault(row_key[:-size], []).append(row_key)
+        self._grouped = len(self.dirty)
+        return by_key.get(key, ())
 
     def _index_fresh(self) -> None:
         new = len(self.dirty) - self._known
@@ -148,27 +164,40 @@ class TimedBuffer(Buffer):
             if time_of(row[0]) >= self.horizon:
                 yield row
 
-    def stored_range(self, start: bytes, end: bytes) -> list[tuple[bytes, tuple[int, Any]]]:
-        """Return key, timestamp and stored form of a small range's rows, expired rows included."""
+    def rows_of(self, key: bytes, start: bytes, end: bytes) -> list[tuple[bytes, tuple[int, Any]]]:
+        """Return the rows of a key whose times are in a range, in order, expired rows included.
+
+        Args:
+            start: First encoded times of a row key, inclusive.
+            end: Last encoded times, exclusive.
+
+        Returns:
+            The row key of each row, its timestamp, and its value in stored form.
+        """
         rows: dict[bytes, tuple[int, Any]] = {}
-        for key, stored in self._indexed.scan(start, end):
-            timestamp, data = decode_timestamped(stored)
-            rows[key] = timestamp, self._decode(data) if self.holds_objects else data
-        for key in self._dirty_keys(start, end):
-            value, timestamp = self.dirty[key]
-            rows[key] = timestamp, value
+        start, end = key + start, key + end
+        for row_key, stored in self._indexed.scan(start, end):
+            # A longer key may have rows between those of this one.
+            if len(row_key) == len(start):
+                timestamp, data = decode_timestamped(stored)
+                rows[row_key] = timestamp, self._decode(data) if self.holds_objects else data
+        for row_key in self._dirty_row_keys(key):
+            if start <= row_key < end:
+                value, timestamp = self.dirty[row_key]
+                rows[row_key] = timestamp, value
         return [row for row in sorted(rows.items()) if row[1][1] is not None]
 
     def use_cache(self, cache: RowCache) -> None:
         """Cache committed rows in `cache` instead of `clean`."""
         self._row_cache = cache
         self.clean.clear()
+        self._has_all_rows = False
 
     def cached_bytes(self) -> int:
         row_cache = self._row_cache
         if row_cache is None:
             return super().cached_bytes()
-        return self._estimated(row_cache.count, row_cache.sample)
+        return self._estimated(row_cache.count, row_cache.row_bytes)
 
     def shrink_cache(self, limit_bytes: int) -> None:
         if self._row_cache is None:
@@ -277,12 +306,19 @@ class TimedBuffer(Buffer):
             self.dirty.clear()
             self._order.clear()
             self.clean.clear()  # rows that were read individually are not updated
-        self._fresh.clear()
-        self._times.clear()
-        self._known = 0
+        self._clear_indexes()
 
     def discard(self) -> None:
         super().discard()
+        self._clear_indexes()
+
+    def _clear_indexes(self) -> None:
         self._fresh.clear()
         self._times.clear()
         self._known = 0
+        self._ungroup()
+
+    def _ungroup(self) -> None:
+        if self._grouped:
+            self._dirty_by_key.clear()
+            self._grouped = 0

@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 
 from headrace.state.buffer import Buffer, Coding
 from headrace.state.buffers import make_buffer
+from headrace.state.codec import partition_for_key
 from headrace.state.errors import ValueEncodingError
 from headrace.state.store import Position, TaskState
 from headrace.state.timed import TimedBuffer
@@ -123,6 +124,8 @@ class Task:
     """Input repartition topics with watermarks from their upstream tasks."""
     is_time_bounded: bool = False
     """Whether its stream time is limited by these watermarks."""
+    partition_for_key: Callable[[bytes, int], int] = partition_for_key
+    """Returns the default partition of a serialized key, from the partition count."""
     repartitions: Mapping[str, Writers] = field(default_factory=dict)
     """Output repartition topics whose readers use the event time of this task."""
     is_committed: bool = True
@@ -205,6 +208,7 @@ class Task:
             self.dropped,
             number=self._numbers.number,
             partitions_of=self.spec.partitions_of,
+            partition_for_key=self.partition_for_key,
             task=self.context,
             global_views=self.global_views,
             failed=errors.failed,
@@ -258,6 +262,8 @@ class Task:
 
     def begin(self) -> None:
         """Start the processors: the state is complete, and records come next."""
+        for buffer in self._buffers.values():
+            buffer.begin()
         try:
             self.context.start()
         except BaseException as error:

@@ -18,6 +18,7 @@ from functools import partial
 from typing import Protocol
 
 from headrace.state.buffers import BoundedCache, bound_caches
+from headrace.state.codec import partition_for_key
 from headrace.state.store import TaskState
 from headrace.streams.config.config import StreamsConfig
 from headrace.streams.config.handlers import Handlers
@@ -133,6 +134,8 @@ class ClusterMetadata:
     from_earliest: bool
     resets: Mapping[str, OffsetReset] = field(default_factory=dict)
     """Reset policy of topics that differ from the default."""
+    partition_for_key: Callable[[bytes, int], int] = partition_for_key
+    """Returns the default partition of a serialized key, from the partition count."""
 
     def changelogs(
         self, tps: Sequence[TopicPartition]
@@ -752,6 +755,7 @@ class Tasks:
             topic_ids=owned.topic_ids,
             changelog_ids=owned.changelog_ids,
             followed=frozenset(writers),
+            partition_for_key=self._metadata.partition_for_key,
             is_time_bounded=any(w.are_many(self._partitions) for w in writers.values()),
             repartitions=self._upstream.written(owned.plan.id),
             is_committed=owned.is_committed,

@@ -10,6 +10,8 @@ from functools import partial
 from itertools import chain
 from typing import Any
 
+from confluent_kafka import murmur2
+
 from headrace.streams.config.config import StreamsConfig
 from headrace.streams.errors import MissingTopicError, StreamsError
 from headrace.streams.kafka.clocks import MonotonicWallClock
@@ -214,7 +216,11 @@ class WorkerFactory:
                 application, local.instance_id, admin=admin, consumer=consumer
             ),
             metadata=ClusterMetadata(
-                admin, application.topics, begins_earliest(config), resets=dict(chain(*resets))
+                admin,
+                application.topics,
+                begins_earliest(config),
+                resets=dict(chain(*resets)),
+                partition_for_key=murmur2,
             ),
             open_home=local.homes(clock, log),
             open_global_home=lambda stores: local.global_home(stores, log),

@@ -391,6 +391,7 @@ _ENVIRONMENT_NAMES = (
     "dropped",
     "write_line",
     "partitions_of",
+    "partition_of",
     "task",
     "failed",
     "let_go",

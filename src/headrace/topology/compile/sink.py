@@ -9,7 +9,6 @@ from functools import partial
 from typing import Any
 
 from headrace.state.buffer import ATOMS
-from headrace.state.codec import partition_for_key
 from headrace.topology.compile.codegen import Generator, RecordVariables, Writer, attempt
 from headrace.topology.compile.update import other_than
 from headrace.topology.errors import NoPartitionError, NoTopicError, Part, type_of
@@ -58,7 +57,7 @@ def _emit_single(gen: Generator, node: Sink, flow: RecordVariables) -> None:
     inner = gen.constant(f"inner_bytes_{i}", inner)
     w.line(f"sent_key_{i} = {key}")
     w.line(f"sent_topic_{i} = {topic}")
-    w.line(f"partition_{i} = hashed({inner}, sent_key_{i}, partitions_of, sent_topic_{i})")
+    w.line(f"partition_{i} = {_partition(inner, f'sent_key_{i}', f'sent_topic_{i}')}")
     w.line(f"send(sent_topic_{i}, {value}, sent_key_{i}, partition_{i}, {record})")
 
 
@@ -82,7 +81,7 @@ def _emit_guarded(
         w.line(f"sent_key_{i} = {key}")
         if node.partitioner is None and inner is not None:
             inner = gen.constant(f"inner_bytes_{i}", inner)
-            partitions = f"(hashed({inner}, sent_key_{i}, partitions_of, sent_topic_{i}),)"
+            partitions = f"({_partition(inner, f'sent_key_{i}', f'sent_topic_{i}')},)"
         w.line(f"part_{i} = 'value'")
         w.line(f"sent_value_{i} = {value}")
         w.line(f"part_{i} = 'record'")
@@ -299,7 +298,7 @@ def emit_partials(gen: Generator, node: Sink, w: Writer) -> str:
     inner = getattr(node.key or gen.options.default_key, "inner_bytes", None)
     if inner is not None:
         inner = gen.constant(f"inner_bytes_{i}", inner)
-        arguments += f", lambda key: hashed({inner}, key, partitions_of, {topic})"
+        arguments += f", lambda key: {_partition(inner, 'key', topic)}"
     if fold.first_is_value and serde is (node.value or gen.options.default_value):
         arguments += ", singles=True"
     w.line(f"{name} = Partials({arguments})")
@@ -317,14 +316,9 @@ def encoded(serialize: Callable[[Any], bytes], value: Any) -> bytes:
     return value if value.__class__ is bytes else serialize(value)
 
 
-def hashed(
-    inner: Callable[[bytes], bytes],
-    key: bytes | None,
-    partitions_of: Callable[[str], int],
-    topic: str,
-) -> int:
-    """Return the partition of a windowed key, from its inner key; -1 for a null key."""
-    return -1 if key is None else partition_for_key(inner(key), partitions_of(topic))
+def _partition(inner_bytes: str, key: str, topic: str) -> str:
+    """Return the expression of a windowed key's partition, by its inner key; -1 for a null key."""
+    return f"-1 if {key} is None else partition_of({inner_bytes}({key}), {topic})"
 
 
 def chosen(
@@ -366,5 +360,5 @@ def _is_number(value: Any) -> bool:
     return hasattr(value, "__index__") and not isinstance(value, bool)
 
 
-CALLED = {"chosen": chosen, "hashed": hashed, "unmarked": unmarked, "Partials": Partials}
+CALLED = {"chosen": chosen, "unmarked": unmarked, "Partials": Partials}
 """Functions and classes that the generated lines use, by name."""

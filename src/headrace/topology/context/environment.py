@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NoReturn, Protocol
 
 from headrace.state.buffer import Buffer
+from headrace.state.codec import partition_for_key
 from headrace.topology.context.context import TableView
 from headrace.topology.context.number import Number
 from headrace.topology.context.task_context import TaskContext
@@ -70,6 +71,8 @@ class TaskEnvironment:
     """Returns a number that is committed in the offset metadata, by its name."""
     partitions_of: Callable[[str], int] = lambda topic: 1  # noqa: ARG005
     """Returns the partition count of an output topic."""
+    partition_for_key: Callable[[bytes, int], int] = partition_for_key
+    """Returns the default partition of a serialized key, from the partition count."""
     task: TaskContext = field(default_factory=TaskContext)
     global_views: Mapping[str, TableView] = field(default_factory=dict)
     """Rows of the global tables, by node name."""
@@ -81,3 +84,7 @@ class TaskEnvironment:
     """Called with the source, the error and the message; returns if the message is skipped."""
     now_ms: Callable[[], int] = lambda: 0
     """Returns the wall-clock time in milliseconds since 1970."""
+
+    def partition_of(self, key: bytes, topic: str) -> int:
+        """Return the default partition of a serialized key in an output topic."""
+        return self.partition_for_key(key, self.partitions_of(topic))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -26,7 +27,7 @@ KEYS = ("a", "b", "a" + "\0" * 11 + "\x05", "a" + "\0" * 12)
 """Some begin as others do, and with what a time and a number may look like."""
 
 RETENTION_MS = 12
-ENTRY_BYTES = 203
+ENTRY_BYTES = 170
 """About what a row takes."""
 Hold = Literal["objects", "bytes"]
 
@@ -50,6 +51,7 @@ class Side:
             encode=serdes.json.serialize, decode=serdes.json.deserialize, stored_form=self.hold
         )
         self.buffer = TimedBuffer("s", self.state.store("s"), coding, layout=self.spec.rows)
+        self.buffer.begin()
         self.numbers = [Number(number) for number in self.committed_numbers]
         self.rows = SideRows(self.buffer, KeyEncoder(str.encode), RETENTION_MS, *self.numbers)
 
@@ -159,14 +161,14 @@ def test_no_cursor_is_made_for_what_is_in_memory(monkeypatch: pytest.MonkeyPatch
     side = Side("objects")
     side.rows.add("a", 0, 0)  # the number of the last record is found by a scan
     scans = 0
-    stored_range = TimedBuffer.stored_range
+    rows_of = TimedBuffer.rows_of
 
-    def counted(self: TimedBuffer, start: bytes, end: bytes) -> Any:
+    def counted(self: TimedBuffer, key: bytes, start: bytes, end: bytes) -> Any:
         nonlocal scans
         scans += 1
-        return stored_range(self, start, end)
+        return rows_of(self, key, start, end)
 
-    monkeypatch.setattr(TimedBuffer, "stored_range", counted)
+    monkeypatch.setattr(TimedBuffer, "rows_of", counted)
     monkeypatch.setattr(Buffer, "scan", None)
     for number in range(1, 1_000):
         side.rows.add("a", number, number)
@@ -193,12 +195,60 @@ def test_memory_stays_within_its_bound() -> None:
         bound_caches([side.buffer], 50 * ENTRY_BYTES)
         held = rows._recent
         assert held is not None
-        assert held.count == sum(1 + len(found) for found in held._keys.values())
-        assert held.count <= 50
+        known = sum(1 + len(found) for found in held._keys.values())
+        assert held.count == known + len(held._evicted)
+        assert held.count <= 55
         assert side.buffer.cached_bytes() <= 50 * ENTRY_BYTES
         if number % 100 == 0:
             side.commit()
             assert not side.buffer.clean
+
+
+def test_the_eviction_of_a_key_causes_no_reads_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    side = Side("objects")
+    rows = SideRows(side.buffer, KeyEncoder(str.encode), 10_000, Number(), Number())
+    for number in range(60):
+        rows.add("evicted", number, number)
+    rows.add("other", 0, 60)
+    side.commit()
+    bound_caches([side.buffer], 50 * ENTRY_BYTES)
+    read: list[bytes] = []
+    rows_of = TimedBuffer.rows_of
+
+    def recorded(self: TimedBuffer, key: bytes, start: bytes, end: bytes) -> Any:
+        read.append(key)
+        return rows_of(self, key, start, end)
+
+    monkeypatch.setattr(TimedBuffer, "rows_of", recorded)
+    assert len(rows.between("other", 0, 60)) == 1
+    assert rows.between("new", 0, 60) == []
+    rows.add("new", 1, 61)
+    assert len(rows.between("new", 0, 61)) == 1
+    assert read == []
+    # Without its only row in memory, the key has rows on disk nevertheless.
+    rows.add("evicted", 1, 61)
+    rows.remove_last(b"evicted", 61, 1)
+    assert rows._recent is not None
+    rows._recent.shrink(50)
+    assert read == []
+    assert len(rows.between("evicted", 0, 60)) == 60
+    assert read == [b"evicted"]
+
+
+@pytest.mark.parametrize("keys", [10, 1_000, 20_000])
+@pytest.mark.parametrize("hold", ["objects", "bytes"])
+def test_the_estimated_memory_of_rows_is_what_they_take(hold: Hold, keys: int) -> None:
+    side = Side(hold)
+    held = recent_rows.RecentRows(side.buffer)
+    tracemalloc.start()
+    try:
+        for number in range(20_000):
+            value = number * 1_000 if hold == "objects" else b"%05d" % number * 20
+            held.add(b"key-%d" % (number % keys), 10**12 + number, number, 10**12 + number, value)
+        taken = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert 0.8 * taken < side.buffer.cached_bytes() < 1.25 * taken
 
 
 def test_what_has_expired_is_not_kept_in_memory() -> None:

@@ -5,10 +5,14 @@ They are the rows of a side of a stream-stream join, or the rows of sliding wind
 Hot path: each record reads here. A RocksDB cursor costs more than everything else that is done for
 a record, and is created only for rows that are not in memory.
 
-For each key, all rows from some timestamp on are in memory, the key's floor. A key without rows in
-memory has the common floor. Earlier rows are read from the store once, and then stay in memory. So
-a read returns the same rows as a scan of the store, in the same order. Values have the buffer's
-stored form: a mutable object is decoded for each read.
+For each key, all rows from some timestamp on are in memory, the key's floor. Earlier rows are read
+from the store once, and then stay in memory. So a read returns the same rows as a scan of the
+store, in the same order. Values have the buffer's stored form: a mutable object is decoded for each
+read.
+
+If the rows of a key are evicted, its floor remains in memory, so that other keys are not read from
+the store for it. If the floors of evicted keys take too much memory, the oldest are evicted, too:
+the common floor of all keys that are not in memory is then no earlier than these.
 
 An abort discards these rows with the task; they are read from the store again.
 """
@@ -19,7 +23,7 @@ from bisect import bisect_left
 from itertools import islice
 from typing import Any
 
-from headrace.state.buffer import Entry
+from headrace.state.codec import memory_of
 from headrace.state.timed import TimedBuffer
 from headrace.topology.serdes.join_serdes import KEPT
 
@@ -28,6 +32,11 @@ _BITS = 32
 
 _SWEEP_MIN = 1_000
 _SAMPLE = 16
+_ROW_BYTES = 145
+"""Measured memory of a row without its value: its tuple, two integers, and its place in a list."""
+
+_EVICTED_SHARE = 4
+"""The floors of evicted keys are at most a fourth of what fits into memory."""
 
 Row = tuple[int, int, Any]
 """A stamp, a timestamp, and a value in the buffer's stored form."""
@@ -65,14 +74,16 @@ class RecentRows:
             here, too.
     """
 
-    __slots__ = ("_buffer", "_floor", "_keys", "_sweep_count", "count")
+    __slots__ = ("_buffer", "_evicted", "_floor", "_keys", "_sweep_count", "count")
 
     def __init__(self, buffer: TimedBuffer) -> None:
         self._buffer = buffer
         self._keys: dict[bytes, _KeyRows] = {}
+        self._evicted: dict[bytes, int] = {}
+        """Floors of keys whose rows were evicted, in the order of the evictions."""
         latest = buffer.latest()
         self._floor = 0 if latest is None else latest + 1
-        """Keys that are not in memory have no rows from this timestamp on."""
+        """Floor of the keys that are in neither of these."""
         self.count = 0
         """Number of rows and keys in memory, including expired rows."""
         self._sweep_count = _SWEEP_MIN
@@ -82,11 +93,10 @@ class RecentRows:
         """Add a row of the buffer in its stored form; `time` and `number` end the row key."""
         rows = self._keys.get(key)
         if rows is None:
-            if time < self._floor:
+            floor = self._floor_of(key)
+            if time < floor:
                 return
-            rows = self._keys[key] = _KeyRows()
-            rows.floor = self._floor
-            self.count += 1
+            rows = self._add_key(key, floor)
         elif time < rows.floor:
             return
         stamp = time << _BITS | number
@@ -109,7 +119,7 @@ class RecentRows:
         Both bounds are inclusive; `start_ms` is not before the buffer's horizon.
         """
         rows = self._keys.get(key)
-        if start_ms < (self._floor if rows is None else rows.floor):
+        if start_ms < (self._floor_of(key) if rows is None else rows.floor):
             rows = self._read(key, rows, start_ms)
         if not rows:
             return _NO_ROWS
@@ -122,7 +132,7 @@ class RecentRows:
     def remove_last(self, key: bytes, time: int, count: int) -> list[bytes]:
         """Remove the last rows of a key and timestamp; return their keys in the buffer."""
         rows = self._keys.get(key)
-        if time < (self._floor if rows is None else rows.floor):
+        if time < (self._floor_of(key) if rows is None else rows.floor):
             rows = self._read(key, rows, time)
         elif rows is None:
             return []
@@ -133,42 +143,67 @@ class RecentRows:
         return removed
 
     def written(self, row_key: bytes) -> None:
-        latest: int = KEPT.unpack_from(row_key, len(row_key) - KEPT.size)[0]
-        rows = self._keys.pop(row_key[: -KEPT.size], None)
-        if rows is not None:
-            self.count -= 1 + len(rows)
-            if rows:
-                latest = max(latest, rows[-1][0] >> _BITS)
-        self._floor = max(self._floor, latest + 1)
+        key = row_key[: -KEPT.size]
+        time: int = KEPT.unpack_from(row_key, len(key))[0]
+        rows = self._keys.pop(key, None)
+        if rows is None:
+            floor = self._evicted.get(key)
+            if floor is None:
+                floor = self._floor
+                self.count += 1
+            self._evicted[key] = max(floor, time + 1)
+        else:
+            self._evict(key, rows)
+            self._evicted[key] = max(self._evicted[key], time + 1)
 
     def shrink(self, entries: int) -> None:
         self._sweep()
-        for key in list(self._keys):
+        surplus = self.count - entries
+        if surplus <= 0:
+            return
+        for key, rows in list(self._keys.items()):
             if self.count <= entries:
-                return
-            rows = self._keys.pop(key)
-            self.count -= 1 + len(rows)
-            if rows:
-                self._floor = max(self._floor, (rows[-1][0] >> _BITS) + 1)
+                break
+            del self._keys[key]
+            self._evict(key, rows)
+        surplus = max(self.count - entries, len(self._evicted) - entries // _EVICTED_SHARE)
+        for key in list(islice(self._evicted, max(0, surplus))):
+            self._floor = max(self._floor, self._evicted.pop(key))
+            self.count -= 1
 
-    def sample(self) -> dict[bytes, Entry]:
-        latest = islice(reversed(self._keys.items()), _SAMPLE)
-        return {key: rows[-1][:0:-1] for key, rows in latest if rows}
+    def row_bytes(self) -> int:
+        latest = islice(reversed(self._keys.values()), _SAMPLE)
+        values = [rows[-1][2] for rows in latest if rows]
+        row_count = self.count - len(self._keys) - len(self._evicted)
+        value_bytes = memory_of(values) * row_count // max(1, len(values) * self.count)
+        return _ROW_BYTES + value_bytes
+
+    def _floor_of(self, key: bytes) -> int:
+        """Return the floor of a key without rows in memory."""
+        return self._evicted.get(key, self._floor) if self._evicted else self._floor
+
+    def _add_key(self, key: bytes, floor: int) -> _KeyRows:
+        rows = self._keys[key] = _KeyRows()
+        rows.floor = floor
+        if self._evicted.pop(key, None) is None:
+            self.count += 1
+        return rows
+
+    def _evict(self, key: bytes, rows: _KeyRows) -> None:
+        """Replace the rows of a key, which are no longer in `_keys`, by their floor."""
+        self.count -= len(rows)
+        self._evicted[key] = max(rows.floor, (rows[-1][0] >> _BITS) + 1) if rows else rows.floor
 
     def _read(self, key: bytes, rows: _KeyRows | None, start_ms: int) -> _KeyRows:
-        size = len(key) + KEPT.size
+        before = self._floor_of(key) if rows is None else rows.floor
         stored = []
-        before = self._floor if rows is None else rows.floor
-        for row_key, (timestamp, value) in self._buffer.stored_range(
-            key + KEPT.pack(start_ms, 0), key + KEPT.pack(before, 0)
+        for row_key, (timestamp, value) in self._buffer.rows_of(
+            key, KEPT.pack(start_ms, 0), KEPT.pack(before, 0)
         ):
-            # A longer key may have rows between those of this one.
-            if len(row_key) == size:
-                time, number = KEPT.unpack_from(row_key, len(key))
-                stored.append((time << _BITS | number, timestamp, value))
+            time, number = KEPT.unpack_from(row_key, len(key))
+            stored.append((time << _BITS | number, timestamp, value))
         if rows is None:
-            rows = self._keys[key] = _KeyRows()
-            self.count += 1
+            rows = self._add_key(key, start_ms)
         rows.floor = start_ms
         rows[:0] = stored
         self.count += len(stored)
@@ -181,9 +216,11 @@ class RecentRows:
         expired = horizon << _BITS
         for rows in [rows for rows in keys.values() if rows and rows[0][0] < expired]:
             del rows[: rows.index_of(expired)]
+        for key in [key for key, floor in self._evicted.items() if floor <= horizon]:
+            del self._evicted[key]
         # Keep empty keys while the common floor is above the horizon, to avoid reads of the store.
         if self._floor <= horizon:
-            for key in [key for key, rows in keys.items() if not rows]:
+            for key in [key for key, rows in keys.items() if not rows and rows.floor <= horizon]:
                 del keys[key]
-        self.count = len(keys) + sum(map(len, keys.values()))
+        self.count = len(keys) + sum(map(len, keys.values())) + len(self._evicted)
         self._sweep_count = max(2 * self.count, _SWEEP_MIN)
