@@ -158,14 +158,12 @@ class RecentRows:
 
     def shrink(self, entries: int) -> None:
         self._sweep()
-        surplus = self.count - entries
-        if surplus <= 0:
+        if self.count <= entries:
             return
-        for key, rows in list(self._keys.items()):
+        for key in list(self._keys):
             if self.count <= entries:
                 break
-            del self._keys[key]
-            self._evict(key, rows)
+            self._evict(key, self._keys.pop(key))
         surplus = max(self.count - entries, len(self._evicted) - entries // _EVICTED_SHARE)
         for key in list(islice(self._evicted, max(0, surplus))):
             self._floor = max(self._floor, self._evicted.pop(key))
