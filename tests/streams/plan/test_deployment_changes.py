@@ -31,6 +31,7 @@ from headrace.topology import (
     SlidingWindows,
     Stores,
     StreamsBuilder,
+    Suppressed,
     TimeWindows,
     UnlimitedWindows,
     serdes,
@@ -967,3 +968,24 @@ def test_a_table_that_is_joined_no_more_loses_nothing_of_the_others_topic() -> N
     )
     assert refused == []
     assert any("store joined is gone" in one for one in told), told
+
+
+def _suppressed(name: str | None, *, first: bool = False) -> Write:
+    def write(builder: StreamsBuilder) -> None:
+        stream = _lines(builder)
+        stream = stream.filter(lambda k, v: True) if first else stream
+        windows = TimeWindows(size=timedelta(hours=1))
+        counts = stream.group_by_key().windowed_by(windows).count(store="counts")
+        counts.suppress(Suppressed.until_window_closes(), name=name)
+
+    return write
+
+
+def test_a_suppression_under_another_name_is_given_its_own_argument() -> None:
+    (refused,), _ = _changes(_suppressed("final"), _suppressed("other"))
+    assert refused.endswith('give it the name that is deployed, name="final"')
+
+
+def test_no_name_restores_a_suppression_without_a_name() -> None:
+    (refused,), _ = _changes(_suppressed(None), _suppressed(None, first=True))
+    assert "no name gives this operator this store back: keep the number of operators" in refused

@@ -194,14 +194,22 @@ def _join_change(was: JoinStores, now: JoinStores) -> TopologyChange:
     )
 
 
+_BUFFERS = (("suppress", "-store"), ("join with a table", "-Buffer"))
+"""Kinds of operators that have no argument `store`, and the endings of their stores' names."""
+
+
 def _way_back(old: DeployedStore) -> str:
+    buffer = next((ending for step, ending in _BUFFERS if old.step.startswith(step)), None)
+    if buffer is not None and not is_generated(old.name):
+        return f'give it the name that is deployed, name="{old.name.removesuffix(buffer)}"'
     join = join_of(old)
-    if join is None:
+    if join is None and buffer is None:
         return f'give it the name that is deployed, store="{old.name}"'
-    if join[0] is None:
+    if join is None or join[0] is None:
+        what = "a join" if buffer is None else "this operator"
         return (
-            "no name gives a join this store back: keep the number of operators before it, or name "
-            "it and accept the change, or reset the application"
+            f"no name gives {what} this store back: keep the number of operators before it, or "
+            "name it and accept the change, or reset the application"
         )
     return f'give the join the name that is deployed, store="{join[0]}"'
 
