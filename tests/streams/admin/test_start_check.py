@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from headrace.streams.admin.start_check import CommittedRecords, StartCheck
 from headrace.streams.config.config import StreamsConfig
-from headrace.streams.errors import TopologyChangedError
+from headrace.streams.errors import MisconfiguredTopicError, TopologyChangedError
 from headrace.streams.kafka.protocols import CommittedOffset, TopicPartition
 from headrace.streams.plan.deployment import Deployment
 from headrace.streams.plan.identity import ChangelogLostError, without_ids
@@ -20,7 +21,7 @@ from headrace.streams.plan.topic_plan import plan_internal_topics, topic_names
 from headrace.streams.testing.driver import TopologyTestDriver
 from headrace.streams.testing.memory_clients import MemoryAdmin, MemoryConsumer
 from headrace.streams.testing.memory_worker import EventLog, ManualClock
-from headrace.topology import StreamsBuilder, Topology, serdes
+from headrace.topology import StreamsBuilder, Suppressed, TimeWindows, Topology, serdes
 from tests.support.topologies import EXACTLY_ONCE, key_count
 
 CHANGELOG = "test-counts-changelog"
@@ -81,13 +82,18 @@ def check(
         described = Deployment.of(plan_application(deployed, config), config)
     topics = [plan.topics for plan in driver._plans]
     plan = plan_internal_topics(topics, MemoryAdmin(driver.cluster).describe(topic_names(topics)))
+    start_check_of(driver, admin, described)(admin, plan)
+
+
+def start_check_of(
+    driver: TopologyTestDriver, admin: Cluster, described: Deployment | None
+) -> StartCheck:
     records = CommittedRecords(
         lambda: MemoryConsumer(driver.cluster, group=None, committed=True),
         clock=ManualClock(0),
         timeout_s=5,
     )
-    looked = StartCheck(driver._config, driver._plans, admin, records, described, EventLog())
-    looked(admin, plan)
+    return StartCheck(driver._config, driver._plans, admin, records, described, EventLog())
 
 
 def put_beside(driver: TopologyTestDriver, text: str) -> None:
@@ -127,6 +133,58 @@ def test_a_store_that_had_its_source_for_a_changelog_has_lost_none() -> None:
     with pytest.raises(ChangelogLostError):
         check(driver, table)
     check(driver, table, optimization="reuse.ktable.source.topics")
+
+
+JAVA_KEY = b"b\x00\x00\x01\xa2-?\xb6\xc0"
+JAVA_ROW = (
+    b"\x00\x00\x01\xa2-?\xf9(\x00\x00\x00\x00\x00\x00\x00\x06\x00\x00\x00\x07jfs4-in"
+    b"\x00\x00\x00\x00\x00\x00\x00\x00\xff\xff\xff\xff\xff\xff\xff\xff"
+    b"\x00\x00\x00\x08\x00\x00\x00\x00\x00\x00\x00\x01\x00\x00\x01\xa2-@\xa1 "
+)
+"""A row that Kafka Streams 4.3.1 wrote to the changelog of a suppression."""
+
+
+def suppressed(rows: Iterable[tuple[bytes, bytes | None]], *, text: str) -> None:
+    """Begin after rows in the changelog of a suppression, with offsets that have this metadata."""
+    builder = StreamsBuilder()
+    grouped = builder.stream("in", key=serdes.string, value=serdes.string).group_by_key()
+    windows = TimeWindows(size=timedelta(minutes=1))
+    counts = grouped.windowed_by(windows).count(store="counts")
+    counts.suppress(Suppressed.until_window_closes(), name="final").to_stream().to("out")
+    driver = TopologyTestDriver(builder.build(), EXACTLY_ONCE)
+    driver.input("in").send("a", "x", timestamp=1000)
+    for key, value in rows:
+        driver.cluster.append("test-final-store-changelog", value, key, 0, 0, None)
+    put_beside(driver, text)
+    admin = Cluster(driver.cluster)
+    topics = [plan.topics for plan in driver._plans]
+    descriptions = admin.describe(topic_names(topics))
+    start_check_of(driver, admin, None).begin(
+        admin, plan_internal_topics(topics, descriptions), descriptions
+    )
+
+
+OF_JAVA = OffsetMetadata(5).encode()
+
+
+def test_delayed_results_of_kafka_streams_are_refused_before_the_first_record() -> None:
+    with pytest.raises(MisconfiguredTopicError, match=r"of final-store have 2 rows of Kafka Str"):
+        suppressed([(JAVA_KEY, JAVA_ROW), (b"other", JAVA_ROW)], text=OF_JAVA)
+
+
+@pytest.mark.parametrize(
+    ("rows", "text"),
+    [
+        ([(JAVA_KEY, JAVA_ROW), (JAVA_KEY, None)], OF_JAVA),
+        ([], OF_JAVA),
+        ([(JAVA_KEY, JAVA_ROW)], ""),
+    ],
+    ids=["emitted", "our own rows", "offsets of a reset"],
+)
+def test_a_buffer_without_rows_of_kafka_streams_is_continued(
+    rows: list[tuple[bytes, bytes | None]], text: str
+) -> None:
+    suppressed(rows, text=text)
 
 
 def test_topics_that_nobody_claims_may_be_a_store_of_another_name() -> None:

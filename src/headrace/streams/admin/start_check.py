@@ -1,4 +1,5 @@
-"""Checks before a start: lost offsets, foreign internal topics, and lost changelogs.
+"""Checks before a start: lost offsets, foreign internal topics, buffers of Kafka Streams, and lost
+changelogs.
 
 Lost offsets and foreign topics are checked first. Then, before internal topics are created: if the
 group has read the inputs of a changelog that does not exist, the changelog was either deleted, or
@@ -42,7 +43,12 @@ from headrace.streams.plan.identity import (
     lost_changelogs,
 )
 from headrace.streams.plan.plan import SubPlan
-from headrace.streams.plan.progress import CHANGELOG_MARK, RESET_MARK, OffsetMetadata
+from headrace.streams.plan.progress import (
+    CHANGELOG_MARK,
+    RESET_MARK,
+    OffsetMetadata,
+    is_of_kafka_streams,
+)
 from headrace.streams.plan.topic_plan import TopicPlan
 from headrace.streams.plan.topics import partitions_of
 from headrace.streams.tasks.lost_offsets import (
@@ -57,6 +63,7 @@ from headrace.streams.tasks.lost_offsets import (
     read_before,
 )
 from headrace.streams.tasks.tasks import ClusterMetadata, begins_earliest
+from headrace.topology.operators.windows.buffered import BufferedSerde, is_buffered
 
 # Detection of committed records in partitions.
 
@@ -92,25 +99,44 @@ class CommittedRecords:
 
     def among(self, admin: AdminClient, tps: Iterable[TopicPartition]) -> set[TopicPartition]:
         """Return the partitions that contain a committed record now."""
+        return set(self._last_rows(admin, tps, first_only=True))
+
+    def live_rows(
+        self, admin: AdminClient, tps: Iterable[TopicPartition], is_counted: Callable[[bytes], bool]
+    ) -> dict[TopicPartition, int]:
+        """Return the number of rows with certain values in partitions of changelogs."""
+        found = self._last_rows(admin, tps, first_only=False)
+        rows = {tp: sum(map(is_counted, values)) for tp, values in found.items()}
+        return {tp: count for tp, count in rows.items() if count}
+
+    def _last_rows(
+        self, admin: AdminClient, tps: Iterable[TopicPartition], *, first_only: bool
+    ) -> dict[TopicPartition, list[bytes]]:
+        """Return the last values of each key, without tombstones; or only a part of them."""
         left = sorted(set(tps))
         for _ in range(_TRIES):
             ends, starts = admin.stable_offsets(left), admin.start_offsets(left)
             left = [tp for tp in left if starts[tp] < ends[tp]]
             if not left:
-                return set()
+                return {}
             try:
-                return self._read({tp: starts[tp] for tp in left}, ends)
+                found = self._read({tp: starts[tp] for tp in left}, ends, first_only=first_only)
             except OffsetLostError:
                 continue  # records were deleted meanwhile
+            return {tp: [v for v in rows.values() if v is not None] for tp, rows in found.items()}
         raise FatalClientError(
             f"records of {format_partitions(left)} were deleted repeatedly while the start check "
             "read them; find out which program deletes them, and start again"
         )
 
     def _read(
-        self, starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
-    ) -> set[TopicPartition]:
-        with_records: set[TopicPartition] = set()
+        self,
+        starts: Mapping[TopicPartition, int],
+        ends: Mapping[TopicPartition, int],
+        *,
+        first_only: bool,
+    ) -> dict[TopicPartition, dict[bytes | None, bytes | None]]:
+        rows: dict[TopicPartition, dict[bytes | None, bytes | None]] = {}
         left = dict(starts)
         give_up_at_s = self._clock.monotonic_s() + self._timeout_s
         consumer = self._make_consumer()
@@ -119,8 +145,11 @@ class CommittedRecords:
             while left:
                 batches = consumer.poll(_RECORDS, _POLL_S)
                 positions = consumer.positions(list(left))
-                over = [p for p in left if p in batches or positions.get(p, -1) >= ends[p]]
-                with_records |= batches.keys() & left.keys()
+                for tp in batches.keys() & left.keys():
+                    rows.setdefault(tp, {}).update((m.key(), m.value()) for m in batches[tp])
+                    give_up_at_s = self._clock.monotonic_s() + self._timeout_s
+                done = rows if first_only else ()
+                over = [p for p in left if p in done or positions.get(p, -1) >= ends[p]]
                 consumer.remove(over)
                 for tp in over:
                     del left[tp]
@@ -132,7 +161,7 @@ class CommittedRecords:
                     )
         finally:
             consumer.close(leave=False)
-        return with_records
+        return rows
 
 
 # Detection of lost offsets of the whole application, before a worker joins its group.
@@ -442,6 +471,7 @@ class StartCheck:
         self._accepted = config.topology_change_accept
         self._plans = plans
         self._offsets = offsets
+        self._records = records
         self._deployed = deployed
         self._log = log
 
@@ -452,6 +482,7 @@ class StartCheck:
         if self._described is not None:
             internal = [topic.name for topic in plan.internal]
             require_own_topics(self._group, internal, admin.groups(), self._described)
+        self._require_readable_buffers(admin, topics)
         reported = self.find_lost_group(admin, plan, topics)
         if plan.create:
             self(admin, plan)
@@ -480,6 +511,35 @@ class StartCheck:
                 return
             raise ChangelogLostError(lost, code=code)
 
+    def _require_readable_buffers(
+        self, admin: AdminClient, topics: Mapping[str, TopicDescription]
+    ) -> None:
+        """Raise if Kafka Streams has left delayed results or waiting records in changelogs."""
+        buffers = {
+            plan.changelogs[store.name]: store.name
+            for plan in self._plans
+            for store in plan.program.sub_topology.stores
+            if isinstance(store.value, BufferedSerde) and store.name in plan.changelogs
+        }
+        tps = partitions_of([topic for topic in buffers if topic in topics], topics)
+        if not tps or not self.inputs_of_kafka_streams(admin):
+            return
+        rows = self._records.live_rows(admin, tps, lambda value: not is_buffered(value))
+        if rows:
+            names = ", ".join(sorted({buffers[tp.topic] for tp in rows}))
+            raise MisconfiguredTopicError(
+                f"the changelogs of {names} have {sum(rows.values())} rows of Kafka Streams, "
+                f"which delay results in another format ({format_partitions(rows)}). Run the Java "
+                "application until it has emitted them; or give suppress(), or the join with "
+                "grace=, another name=, which loses them, and accept that by the code that the "
+                "next start prints"
+            )
+
+    def inputs_of_kafka_streams(self, admin: AdminClient) -> int:
+        """Return the number of input partitions whose offset Kafka Streams has committed."""
+        texts = self._committed_texts(admin, decided=False).values()
+        return sum(is_of_kafka_streams(text) for some in texts for text in some)
+
     def require_same(self, admin: AdminClient, topics: Mapping[str, TopicDescription]) -> None:
         """Raise if changelogs were re-created; tasks also check this when they start."""
         texts = self._committed_texts(admin)
@@ -492,10 +552,11 @@ class StartCheck:
         if lost:
             raise ChangelogLostError(lost, stores=lost.values())
 
-    def _committed_texts(self, admin: AdminClient) -> dict[str, list[str]]:
+    def _committed_texts(self, admin: AdminClient, *, decided: bool = True) -> dict[str, list[str]]:
         inputs = {sub.id: sub.topics.all_sources for sub in self._plans}
         topics = admin.describe(dict.fromkeys(name for some in inputs.values() for name in some))
-        committed = self._offsets.committed_at(self._group, partitions_of(topics, topics))
+        tps = partitions_of(topics, topics)
+        committed = self._offsets.committed_at(self._group, tps, decided=decided)
         texts: dict[str, list[str]] = {}
         for tp, offset in committed.items():
             if offset.metadata and not offset.metadata.startswith(RESET_MARK):

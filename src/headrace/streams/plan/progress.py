@@ -209,6 +209,23 @@ def inputs_number(topics: Iterable[str]) -> int:
     return int.from_bytes(hashlib.sha256(named).digest()[:8], signed=True)
 
 
+_OWN = "headrace."
+
+
+def is_of_kafka_streams(text: str) -> bool:
+    """Return whether metadata was committed by Kafka Streams.
+
+    >>> is_of_kafka_streams(OffsetMetadata(5).encode())
+    True
+    >>> is_of_kafka_streams(OffsetMetadata(5, {COMMIT_ID: 7}).encode()), is_of_kafka_streams("")
+    (False, False)
+    """
+    if text.startswith((RESET_MARK, CHANGELOG_MARK)):
+        return False
+    metadata = OffsetMetadata.parse(text)
+    return metadata is not None and not any(name.startswith(_OWN) for name in metadata.values)
+
+
 def committed_commit_id(offsets: Offsets) -> int | None:
     ids = {OffsetMetadata.decode(c.metadata).values.get(COMMIT_ID) for c in offsets.values()}
     return max((i for i in ids if i is not None), default=None)

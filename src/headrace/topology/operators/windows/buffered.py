@@ -74,21 +74,15 @@ class BufferedSerde(Around[Any]):
     def deserialize(self, data: bytes, /) -> Buffered:
         decode = self._known.deserialize
         try:
-            time, timestamp, prior_size, value_size = _HEAD.unpack_from(data)
-            reader = _FieldReader(data, _HEAD.size)
-            prior, value = reader.take(prior_size), reader.take(value_size)
-            headers = list(reader.headers())
+            row = _fields(data)
         except struct.error as error:
             raise SerdeError(
                 f"serde {self.name!r} cannot decode {len(data)} bytes; another operator, or Kafka "
                 "Streams, may have written the store's changelog. Give the operator another name"
             ) from error
-        return Buffered(
-            None if value is None else decode(value),
-            None if prior is None else decode(prior),
-            time,
-            timestamp,
-            headers,
+        return row._replace(
+            value=None if row.value is None else decode(row.value),
+            prior=None if row.prior is None else decode(row.prior),
         )
 
     def normalise(self, value: Buffered, /) -> Buffered:
@@ -100,6 +94,29 @@ class BufferedSerde(Around[Any]):
         if self.inner is None:
             raise SerdeError(f"serde {self.name!r} requires a serde for the values")
         return self.inner
+
+
+def _fields(data: bytes) -> Buffered:
+    """Return a row with its encoded values; raise struct.error for another format."""
+    time, timestamp, prior_size, value_size = _HEAD.unpack_from(data)
+    reader = _FieldReader(data, _HEAD.size)
+    prior, value = reader.take(prior_size), reader.take(value_size)
+    return Buffered(value, prior, time, timestamp, list(reader.headers()))
+
+
+def is_buffered(data: bytes) -> bool:
+    """Return whether bytes have the format of this module; rows of Kafka Streams do not.
+
+    >>> from headrace import serdes
+    >>> row = BufferedSerde(serdes.string).serialize(Buffered("b", None, 5, 7, []))
+    >>> is_buffered(row), is_buffered(row[:-1])
+    (True, False)
+    """
+    try:
+        _fields(data)
+    except struct.error:
+        return False
+    return True
 
 
 class _FieldReader:
