@@ -99,12 +99,6 @@ def _compare(app: KafkaStreams) -> int:
     admin = admin_of(config)
     deployed = DeployedTopology(config, app.plans, admin, get_logger())
     before = deployed.read()
-    if before is None:
-        click.echo(
-            f"The cluster has no description of {config.application_id}. The application has not "
-            "run, was reset or was stopped for longer than the brokers keep offsets, or its first "
-            "input topic was deleted."
-        )
     found = []
     if before is not None:
         found = changes(before, deployed.present, application_id=config.application_id)
@@ -116,6 +110,16 @@ def _compare(app: KafkaStreams) -> int:
     )
     log = EventLog()
     start_check = StartCheck(config, app.plans, admin, records, before, log, described=admin)
+    count = start_check.inputs_of_kafka_streams(admin)
+    if count:
+        click.echo(_takeover(admin, app, count))
+        refused += _members_of_kafka_streams(admin, config.application_id)
+    elif before is None:
+        click.echo(
+            f"The cluster has no description of {config.application_id}. The application has not "
+            "run, was reset or was stopped for longer than the brokers keep offsets, or its first "
+            "input topic was deleted."
+        )
     refused += _wrong_topics(admin, app, start_check)
     for text in refused:
         click.echo(f"Refused: {text}")
@@ -133,6 +137,30 @@ def _compare(app: KafkaStreams) -> int:
         if before is not None:
             click.echo("The code of functions is not compared.")
     return 1 if refused else 0
+
+
+def _takeover(admin: GroupAdmin, app: KafkaStreams, inputs: int) -> str:
+    """Describe the offsets and topics of Kafka Streams that this topology continues."""
+    changelogs = {t: store for plan in app.plans for store, t in plan.changelogs.items()}
+    repartitions = {t: t for plan in app.plans for t in plan.topics.repartition_sinks}
+    names = admin.names()
+    application = app.config.application_id
+    lines = [f"Kafka Streams ran {application} and committed offsets of {inputs} input partitions."]
+    for kind, topics in (("Stores", changelogs), ("Repartition topics", repartitions)):
+        found = sorted(name for topic, name in topics.items() if topic in names)
+        lost = sorted(name for topic, name in topics.items() if topic not in names)
+        if found:
+            lines.append(f"{kind} with its topics: {', '.join(found)}.")
+        if lost:
+            lines.append(f"{kind} without its topics: {', '.join(lost)}.")
+    lines.append("Serdes are not compared: the topics of Kafka Streams do not name them.")
+    return "\n".join(lines)
+
+
+def _members_of_kafka_streams(admin: GroupAdmin, group: str) -> list[str]:
+    members = ", ".join(map(str, admin.members(group)))
+    what = f"Kafka Streams committed the offsets of the group {group}, which has the active members"
+    return [f"{what} {members}. Close all instances of the Java application"] if members else []
 
 
 def _note(event: str, level: str, reason: str = "", **fields: Any) -> str:

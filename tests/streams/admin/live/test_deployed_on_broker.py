@@ -6,6 +6,7 @@ import uuid
 from pathlib import Path
 from typing import Any
 
+import confluent_kafka
 import pytest
 from click.testing import CliRunner, Result
 
@@ -18,11 +19,13 @@ from headrace.streams.kafka.protocols import CommittedOffset, TopicPartition
 from headrace.streams.plan.deployed import DeployedTopology, topology_group
 from headrace.streams.plan.deployment import Deployment
 from headrace.streams.plan.plan import plan_application
+from headrace.streams.plan.progress import OffsetMetadata
 from headrace.streams.supervisor.exit_codes import ExitCode, exit_code_of, is_crash
 from headrace.topology import StreamsBuilder, Topology, serdes
 from tests.support import kafka
 from tests.support.live import Live, live, settings_of
 from tests.support.patience import PATIENCE_S
+from tests.support.processes import wait_until
 from tests.support.topics import Topics
 
 
@@ -178,6 +181,33 @@ def test_an_application_that_never_ran_has_nothing_deployed(topics: Topics, tmp_
     done = Upgraded(topics, tmp_path).command("check", "--deployed")
     assert done.exit_code == 0
     assert "The application has not run" in done.output
+
+
+def test_the_command_describes_what_kafka_streams_has_left(topics: Topics, tmp_path: Path) -> None:
+    made = Upgraded(topics, tmp_path)
+    store = "KSTREAM-AGGREGATE-STATE-STORE-0000000001"
+    topics.create_named(f"{made.group}-{store}-changelog", config={"cleanup.policy": "compact"})
+    offset = CommittedOffset(0, OffsetMetadata(5).encode())
+    made.admin().set_offsets(made.group, {made.tp: offset})
+    done = made.command("check", "--deployed")
+    assert done.exit_code == 0
+    lines = done.output.splitlines()
+    assert lines == [
+        f"Kafka Streams ran {made.group} and committed offsets of 1 input partitions.",
+        f"Stores with its topics: {store}.",
+        "Serdes are not compared: the topics of Kafka Streams do not name them.",
+        "The application can be started.",
+    ]
+    member = confluent_kafka.Consumer(
+        {"bootstrap.servers": made.bootstrap, "group.id": made.group, "enable.auto.commit": False}
+    )
+    member.subscribe([made.input])
+    wait_until(lambda: member.poll(0.1) is None and member.assignment(), what="it has joined")
+    done = made.command("check", "--deployed")
+    member.close()
+    assert done.exit_code == 1
+    refused = f"Refused: Kafka Streams committed the offsets of the group {made.group}, which has"
+    assert refused in done.output
 
 
 def test_after_a_reset_any_topology_may_start(app: Upgraded) -> None:
