@@ -77,7 +77,7 @@ class BufferAgainstADictionary(RuleBasedStateMachine):
     def restart(self) -> None:
         self.buffers = {hold: make(rows, hold) for hold, rows in self.stores.items()}
         for buffer in self.buffers.values():
-            buffer.begin()
+            buffer.detect_empty_store()
 
     @rule(key=KEYS, value=VALUES, timestamp=st.integers(0, 9))
     def put(self, key: bytes, value: Any, timestamp: int) -> None:
@@ -178,7 +178,7 @@ def test_a_missing_row_is_asked_for_once() -> None:
 def test_a_store_that_was_empty_at_the_start_is_not_read_until_a_row_is_evicted() -> None:
     rows = Rows()
     buffer = make(rows)
-    buffer.begin()
+    buffer.detect_empty_store()
     for key in (b"a", b"b"):
         assert buffer.get(key) == ABSENT
         buffer.put(key, 1, 1)

@@ -62,7 +62,7 @@ def test_rows_are_found_by_time_until_they_expire(
 ) -> None:
     state = MemoryTaskState([SPEC])
     buffer = opened(state)
-    buffer.begin()
+    buffer.detect_empty_store()
     model: dict[bytes, tuple[int, int]] = {}
     horizon = 0
     for number, action in enumerate(actions, 1):

@@ -11,7 +11,7 @@ because a user function may have changed mutable values in `clean` in place.
 An entry is ``(value, timestamp)``; a missing row is `ABSENT`. With `stored_form="objects"` the
 value is the decoded object, and it is encoded once, at the commit. With `stored_form="bytes"`
 values are encoded at each write and decoded at each read, except values of a few immutable classes.
-Use it for mutable values that user code may keep a reference to.
+Use `"bytes"` for mutable values that user code may keep a reference to.
 
 A read always returns the value as decoded from its bytes, before and after a commit. Therefore
 ``stored_form="objects"`` replaces a written value by its decoded form unless its class is in
@@ -89,10 +89,10 @@ class Buffer:
         self.misses = self._missed = 0
         """Number of reads that neither `dirty` nor `clean` could serve."""
         self.hits = 0
-        """Lower bound of the rows that were changed without reading the committed store."""
+        """Lower bound of the changed rows that needed no read of the committed store."""
         self._committed = committed
         self._has_all_rows = False
-        """Whether each row of the committed store is in `clean`, so that a miss is no row."""
+        """Whether `clean` has all committed rows, so a miss means that the row does not exist."""
         self._encode = encode
         self._decode = decode
         self.holds_objects = coding.stored_form == "objects"
@@ -105,8 +105,8 @@ class Buffer:
         self._order: list[bytes] = []
         """The dirty keys that a scan has seen, sorted."""
 
-    def begin(self) -> None:
-        """Look for rows once the committed store is complete: an empty store is never read."""
+    def detect_empty_store(self) -> None:
+        """Check whether the restored store is empty; then a cache miss needs no read."""
         self._has_all_rows = next(iter(self._committed.scan()), None) is None
 
     def load(self, key: bytes) -> Entry:
@@ -194,7 +194,11 @@ class Buffer:
         return order[low:high]
 
     def delta(self) -> list[tuple[bytes, bytes | None, int]]:
-        """Encode the dirty rows by first write; raise ValueEncodingError with store and key."""
+        """Encode the dirty rows in the order of their first writes.
+
+        Raises:
+            ValueEncodingError: A value cannot be encoded; the error has the store and the key.
+        """
         encode = self._encode
         items = self.dirty.items()
         try:
@@ -240,9 +244,9 @@ class Buffer:
         return self._estimated(len(self._cache), self._cached_row_bytes)
 
     def _estimated(self, count: int, measure: Callable[[], int]) -> int:
-        then, entry_bytes = self._sampled
+        sampled_count, entry_bytes = self._sampled
         # Measure again if more than an eighth of the rows have changed since.
-        if max(abs(count - then), self._changed) > then // 8:
+        if max(abs(count - sampled_count), self._changed) > sampled_count // 8:
             self._sampled = (count, entry_bytes := measure())
             self._changed = 0
         return count * entry_bytes
@@ -261,7 +265,7 @@ class Buffer:
 
     def _sample_bytes(self, rows: dict[bytes, Entry], copies: int = 0) -> int:
         sample = list(islice(reversed(rows.items()), _SAMPLE))
-        total = sum(map(len, dict(sample)))
+        total = sum(len(key) for key, _ in sample)
         total += sum(self._size(value) for _, (value, _) in sample if value is not None)
         return ENTRY_OVERHEAD_BYTES + (1 + copies) * total // max(1, len(sample))
 

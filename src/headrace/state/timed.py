@@ -26,9 +26,9 @@ class RowCache(Protocol):
     """Alternative cache of rows that replaces `Buffer.clean`."""
 
     count: int
-    """Number of cached rows, and of keys that the cache knows."""
+    """Number of cached rows, keys and evicted keys."""
 
-    def written(self, row_key: bytes) -> None:
+    def invalidate(self, row_key: bytes) -> None:
         """Invalidate a row that was written without this cache."""
 
     def row_bytes(self) -> int:
@@ -61,9 +61,9 @@ class TimedBuffer(Buffer):
         "_deleted_to",
         "_dirty_by_key",
         "_fresh",
-        "_grouped",
+        "_grouped_count",
         "_indexed",
-        "_known",
+        "_indexed_count",
         "_layout",
         "_row_cache",
         "_time_of",
@@ -83,12 +83,12 @@ class TimedBuffer(Buffer):
         """Keys of rows written since the last commit, by the row's time."""
         self._times: list[int] = []
         """The times in `_fresh`, sorted."""
-        self._known = 0
-        """Number of dirty rows that these two contain; later rows are added on demand."""
+        self._indexed_count = 0
+        """Number of dirty rows in `_fresh` and `_times`; later rows are added on demand."""
         self._dirty_by_key: dict[bytes, list[bytes]] = {}
         """Row keys of dirty rows, by their key without the times."""
-        self._grouped = 0
-        """Number of dirty rows that it contains; later rows are added on demand."""
+        self._grouped_count = 0
+        """Number of dirty rows in `_dirty_by_key`; later rows are added on demand."""
         self._deleted_to = 0
         self.horizon = 0
         """Time before which rows have expired, in milliseconds."""
@@ -103,10 +103,10 @@ class TimedBuffer(Buffer):
             return
         super().put(key, value, timestamp)
         if self._row_cache is not None:
-            self._row_cache.written(key)
+            self._row_cache.invalidate(key)
 
     def put_unexpired(self, key: bytes, value: Any, timestamp: int) -> Any:
-        """Write an unexpired row; return its stored form, which belongs into the `RowCache`."""
+        """Write an unexpired row; return its stored form, to add to the `RowCache`."""
         if value.__class__ not in self.exact:
             value = self._to_stored_form(value)
         self.dirty[key] = (value, timestamp)
@@ -115,29 +115,29 @@ class TimedBuffer(Buffer):
     def drop_write(self, key: bytes) -> None:
         super().drop_write(key)
         self._ungroup()
-        if not self._known:
+        if not self._indexed_count:
             return  # the time index of dirty rows is empty
         time = self._time_of(key)
         keys = self._fresh.get(time, {})
         if key not in keys:
             return
         del keys[key]
-        self._known -= 1
+        self._indexed_count -= 1
         if not keys:
             del self._fresh[time]
             del self._times[bisect_left(self._times, time)]
 
     def _dirty_row_keys(self, key: bytes) -> Sequence[bytes]:
-        """Return the row keys of a key's dirty rows, unordered; no sort of all dirty rows."""
+        """Return the row keys of a key's dirty rows, unordered."""
         by_key, size = self._dirty_by_key, self._layout.times_bytes
         # New keys are at the end of a dictionary.
-        for row_key in islice(reversed(self.dirty), len(self.dirty) - self._grouped):
+        for row_key in islice(reversed(self.dirty), len(self.dirty) - self._grouped_count):
             by_key.setdefault(row_key[:-size], []).append(row_key)
-        self._grouped = len(self.dirty)
+        self._grouped_count = len(self.dirty)
         return by_key.get(key, ())
 
     def _index_fresh(self) -> None:
-        new = len(self.dirty) - self._known
+        new = len(self.dirty) - self._indexed_count
         if not new:
             return
         times = []
@@ -154,7 +154,7 @@ class TimedBuffer(Buffer):
         else:
             self._times.extend(times)
             self._times.sort()
-        self._known = len(self.dirty)
+        self._indexed_count = len(self.dirty)
 
     def scan(
         self, start: bytes | None = None, end: bytes | None = None, *, reverse: bool = False
@@ -216,7 +216,7 @@ class TimedBuffer(Buffer):
     ) -> Iterator[tuple[int, bytes]]:
         """Yield time and key in order, after key `after` at `start_ms`; `end_ms` is exclusive.
 
-        They are a snapshot at the start, without rows deleted since; read the rows with `get`.
+        The keys are a snapshot; rows that are deleted during the iteration are skipped.
         """
         after = after if start_ms >= self.horizon else b""
         start_ms = max(start_ms, self.horizon)
@@ -255,8 +255,9 @@ class TimedBuffer(Buffer):
         return written is not None and written[0] is None
 
     def oldest_written(self) -> int | None:
+        """Return the earliest unexpired time among the dirty rows."""
         horizon = self.horizon
-        unknown = islice(reversed(self.dirty), len(self.dirty) - self._known)
+        unknown = islice(reversed(self.dirty), len(self.dirty) - self._indexed_count)
         oldest = min((t for t in map(self._time_of, unknown) if t >= horizon), default=None)
         index = bisect_left(self._times, horizon)
         if index == len(self._times):
@@ -267,7 +268,7 @@ class TimedBuffer(Buffer):
         if horizon > self.horizon:  # called for each record; faster than `max`
             self.horizon = horizon
 
-    def expired_rows(self) -> Delta:
+    def take_expired(self) -> Delta:
         """Return the next deletions of expired rows on disk, and drop these rows from `clean`."""
         if self._deleted_to >= self.horizon:
             return []
@@ -280,17 +281,17 @@ class TimedBuffer(Buffer):
         return deletions_of(entries)
 
     def local_rows(self, changes: list[tuple[bytes, bytes | None, int]]) -> Delta:
-        expired = self.expired_rows()
-        rows = self.unswept(timestamped_rows(changes))
-        known = self.clean.get
+        expired = self.take_expired()
+        rows = self.not_yet_swept(timestamped_rows(changes))
+        cached = self.clean.get
         # A row's time never changes, so a row on disk already has its index entry.
         indexed = (
-            {key for key, _ in rows if (known(key) or ABSENT)[0] is not None} if self.clean else ()
+            {key for key, _ in rows if (cached(key) or ABSENT)[0] is not None} if self.clean else ()
         )
         return [*self._layout.local(rows, indexed), *expired]
 
-    def unswept(self, rows: Delta) -> Delta:
-        """Return the rows that the deletion of expired rows has not passed.
+    def not_yet_swept(self, rows: Delta) -> Delta:
+        """Return the rows at or after the time up to which expired rows are deleted.
 
         Readers of the files do not know the horizon, so an expired row must be up to date until it
         is deleted. A row that is written later would never be deleted.
@@ -315,10 +316,10 @@ class TimedBuffer(Buffer):
     def _clear_indexes(self) -> None:
         self._fresh.clear()
         self._times.clear()
-        self._known = 0
+        self._indexed_count = 0
         self._ungroup()
 
     def _ungroup(self) -> None:
-        if self._grouped:
+        if self._grouped_count:
             self._dirty_by_key.clear()
-            self._grouped = 0
+            self._grouped_count = 0

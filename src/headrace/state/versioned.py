@@ -164,7 +164,7 @@ class VersionedBuffer(Buffer):
         times = self._fresh.get(key)
         return is_deletion(row) and (not times or times[0] > key_and_time(row_key)[1])
 
-    def begin(self) -> None:
+    def detect_empty_store(self) -> None:
         """Do nothing: rows are never cached in `clean`."""
 
     def expire(self, horizon: int) -> None:

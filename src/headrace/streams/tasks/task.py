@@ -263,7 +263,7 @@ class Task:
     def begin(self) -> None:
         """Start the processors: the state is complete, and records come next."""
         for buffer in self._buffers.values():
-            buffer.begin()
+            buffer.detect_empty_store()
         try:
             self.context.start()
         except BaseException as error:

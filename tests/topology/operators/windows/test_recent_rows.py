@@ -51,7 +51,7 @@ class Side:
             encode=serdes.json.serialize, decode=serdes.json.deserialize, stored_form=self.hold
         )
         self.buffer = TimedBuffer("s", self.state.store("s"), coding, layout=self.spec.rows)
-        self.buffer.begin()
+        self.buffer.detect_empty_store()
         self.numbers = [Number(number) for number in self.committed_numbers]
         self.rows = SideRows(self.buffer, KeyEncoder(str.encode), RETENTION_MS, *self.numbers)
 

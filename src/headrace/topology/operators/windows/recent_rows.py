@@ -5,14 +5,13 @@ They are the rows of a side of a stream-stream join, or the rows of sliding wind
 Hot path: each record reads here. A RocksDB cursor costs more than everything else that is done for
 a record, and is created only for rows that are not in memory.
 
-For each key, all rows from some timestamp on are in memory, the key's floor. Earlier rows are read
+Each key has a floor: all of its rows from that timestamp on are in memory. Earlier rows are read
 from the store once, and then stay in memory. So a read returns the same rows as a scan of the
 store, in the same order. Values have the buffer's stored form: a mutable object is decoded for each
 read.
 
-If the rows of a key are evicted, its floor remains in memory, so that other keys are not read from
-the store for it. If the floors of evicted keys take too much memory, the oldest are evicted, too:
-the common floor of all keys that are not in memory is then no earlier than these.
+Evicting a key raises only its own floor. If the floors of evicted keys take too much memory, the
+oldest are merged into the common floor, which applies to all other keys.
 
 An abort discards these rows with the task; they are read from the store again.
 """
@@ -28,18 +27,18 @@ from headrace.state.timed import TimedBuffer
 from headrace.topology.serdes.join_serdes import KEPT
 
 _BITS = 32
-"""Bits of the number in a row's stamp; the higher bits are the timestamp."""
+"""Bits of the sequence number in a sort key; the higher bits are the row's time."""
 
 _SWEEP_MIN = 1_000
 _SAMPLE = 16
 _ROW_BYTES = 145
 """Measured memory of a row without its value: its tuple, two integers, and its place in a list."""
 
-_EVICTED_SHARE = 4
-"""The floors of evicted keys are at most a fourth of what fits into memory."""
+_EVICTED_DIVISOR = 4
+"""`shrink` limits the floors of evicted keys to this fraction of the entries."""
 
 Row = tuple[int, int, Any]
-"""A stamp, a timestamp, and a value in the buffer's stored form."""
+"""Sort key (time and sequence number of the row key), timestamp, and value in stored form."""
 
 _NO_ROWS: list[Row] = []
 
@@ -54,11 +53,11 @@ class _KeyRows(list[Row]):
 
     floor: int
 
-    def index_of(self, stamp: int) -> int:
-        return bisect_left(self, (stamp,))
+    def index_of(self, sort_key: int) -> int:
+        return bisect_left(self, (sort_key,))
 
     def insert_row(self, row: Row) -> None:
-        """Insert or replace a row that is not the last row."""
+        """Insert a row before the last row, or replace the row with the same sort key."""
         index = self.index_of(row[0])
         if self[index][0] == row[0]:
             self[index] = row
@@ -83,14 +82,14 @@ class RecentRows:
         """Floors of keys whose rows were evicted, in the order of the evictions."""
         latest = buffer.latest()
         self._floor = 0 if latest is None else latest + 1
-        """Floor of the keys that are in neither of these."""
+        """Common floor: that of the keys in neither `_keys` nor `_evicted`."""
         self.count = 0
-        """Number of rows and keys in memory, including expired rows."""
+        """Upper bound of the rows, keys and evicted keys in memory; exact after a sweep."""
         self._sweep_count = _SWEEP_MIN
         buffer.use_cache(self)
 
-    def add(self, key: bytes, time: int, number: int, timestamp: int, value: Any) -> None:
-        """Add a row of the buffer in its stored form; `time` and `number` end the row key."""
+    def add(self, key: bytes, time: int, sequence: int, timestamp: int, value: Any) -> None:
+        """Add a row in its stored form; `time` and `sequence` are the suffix of the row key."""
         rows = self._keys.get(key)
         if rows is None:
             floor = self._floor_of(key)
@@ -99,11 +98,11 @@ class RecentRows:
             rows = self._add_key(key, floor)
         elif time < rows.floor:
             return
-        stamp = time << _BITS | number
-        if not rows or stamp > rows[-1][0]:
-            rows.append((stamp, timestamp, value))
+        sort_key = time << _BITS | sequence
+        if not rows or sort_key > rows[-1][0]:
+            rows.append((sort_key, timestamp, value))
         else:
-            rows.insert_row((stamp, timestamp, value))
+            rows.insert_row((sort_key, timestamp, value))
         self.count += 1
         if self.count >= self._sweep_count:
             self._sweep()
@@ -111,7 +110,9 @@ class RecentRows:
     def latest_first(self, key: bytes, start_ms: int, end_ms: int) -> list[tuple[int, int, Any]]:
         """Return the rows of `between` in reverse order, each with its row-key timestamp first."""
         rows = self.between(key, start_ms, end_ms)
-        return [(stamp >> _BITS, timestamp, value) for stamp, timestamp, value in reversed(rows)]
+        return [
+            (sort_key >> _BITS, timestamp, value) for sort_key, timestamp, value in reversed(rows)
+        ]
 
     def between(self, key: bytes, start_ms: int, end_ms: int) -> list[Row]:
         """Return a key's rows by timestamp, then number; the list must not be changed.
@@ -130,7 +131,7 @@ class RecentRows:
         return rows[low : bisect_left(rows, (end,), low)]
 
     def remove_last(self, key: bytes, time: int, count: int) -> list[bytes]:
-        """Remove the last rows of a key and timestamp; return their keys in the buffer."""
+        """Remove up to `count` latest rows at `time`; return their row keys."""
         rows = self._keys.get(key)
         if time < (self._floor_of(key) if rows is None else rows.floor):
             rows = self._read(key, rows, time)
@@ -138,11 +139,13 @@ class RecentRows:
             return []
         high = rows.index_of(time + 1 << _BITS)
         low = max(rows.index_of(time << _BITS), high - count)
-        removed = [key + KEPT.pack(*divmod(stamp, 1 << _BITS)) for stamp, _, _ in rows[low:high]]
+        removed = [
+            key + KEPT.pack(*divmod(sort_key, 1 << _BITS)) for sort_key, _, _ in rows[low:high]
+        ]
         del rows[low:high]
         return removed
 
-    def written(self, row_key: bytes) -> None:
+    def invalidate(self, row_key: bytes) -> None:
         key = row_key[: -KEPT.size]
         time: int = KEPT.unpack_from(row_key, len(key))[0]
         rows = self._keys.pop(key, None)
@@ -164,7 +167,7 @@ class RecentRows:
             if self.count <= entries:
                 break
             self._evict(key, self._keys.pop(key))
-        surplus = max(self.count - entries, len(self._evicted) - entries // _EVICTED_SHARE)
+        surplus = max(self.count - entries, len(self._evicted) - entries // _EVICTED_DIVISOR)
         for key in list(islice(self._evicted, max(0, surplus))):
             self._floor = max(self._floor, self._evicted.pop(key))
             self.count -= 1
@@ -198,8 +201,8 @@ class RecentRows:
         for row_key, (timestamp, value) in self._buffer.rows_of(
             key, KEPT.pack(start_ms, 0), KEPT.pack(before, 0)
         ):
-            time, number = KEPT.unpack_from(row_key, len(key))
-            stored.append((time << _BITS | number, timestamp, value))
+            time, sequence = KEPT.unpack_from(row_key, len(key))
+            stored.append((time << _BITS | sequence, timestamp, value))
         if rows is None:
             rows = self._add_key(key, start_ms)
         rows.floor = start_ms
