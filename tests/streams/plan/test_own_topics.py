@@ -53,10 +53,30 @@ def test_topics_that_sound_like_it_are_written(tmp_path: Path, topic: str) -> No
     KafkaStreams(builder(topic).build(), settings(tmp_path))
 
 
-def test_dead_letters_do_not_go_there(tmp_path: Path) -> None:
-    more = {
-        "errors.dead.letter.queue.topic.name": "clash-x-changelog",
-        "processing.exception.handler": "continue",
-    }
-    with pytest.raises(ConfigError, match="is 'clash-x-changelog', which is the change"):
-        KafkaStreams(builder("elsewhere").build(), settings(tmp_path, **more))
+LETTERS = "errors.dead.letter.queue.topic.name"
+
+
+@pytest.mark.parametrize(
+    ("topic", "what"),
+    [
+        ("clash-x-changelog", "which is the changelog of store 'x' of this application"),
+        ("clash-by-value-repartition", "which is a repartition topic of this application"),
+        ("words", "which the application reads, so a letter that fails creates letters endlessly"),
+        ("names", "which the application reads"),
+        ("countries", "which the application reads"),
+    ],
+)
+def test_dead_letters_do_not_go_there(tmp_path: Path, topic: str, what: str) -> None:
+    made = builder("elsewhere")
+    made.table("names", key=TEXT, value=TEXT, store="names")
+    made.global_table("countries", key=TEXT, value=TEXT, store="countries")
+    built = made.build()
+    more = {LETTERS: topic, "processing.exception.handler": "continue"}
+    for start in (KafkaStreams, TopologyTestDriver):
+        with pytest.raises(ConfigError, match=f"{LETTERS} is '{topic}', {what}"):
+            start(built, settings(tmp_path, **more))
+
+
+def test_dead_letters_may_go_to_an_output(tmp_path: Path) -> None:
+    more = {LETTERS: "elsewhere", "processing.exception.handler": "continue"}
+    KafkaStreams(builder("elsewhere").build(), settings(tmp_path, **more))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, get_args
 
@@ -283,7 +284,9 @@ def plan_application(topology: Topology, config: StreamsConfig) -> tuple[SubPlan
     _require_committed_reads(topology, config)
     more_ms = config.windowstore_changelog_additional_retention_ms
     plans = tuple(_sub_plan(sub, options, more_ms) for sub in topology.sub_topologies)
-    _refuse_own_topics(plans, config.handlers.dead_letter_topic)
+    _refuse_own_topics(plans)
+    read = {topic for node in topology.nodes for topic in node.reads_topics if not node.internal}
+    _refuse_letters_there(config.handlers.dead_letter_topic, read, _own(plans))
     return plans
 
 
@@ -322,7 +325,7 @@ def _require_committed_reads(topology: Topology, config: StreamsConfig) -> None:
         )
 
 
-def _refuse_own_topics(plans: Sequence[SubPlan], dead_letters: str | None) -> None:
+def _refuse_own_topics(plans: Sequence[SubPlan]) -> None:
     """Refuse sinks that write to a changelog or repartition topic of the same application.
 
     A foreign record there becomes a row at the next restore, or is processed, without an error.
@@ -337,11 +340,23 @@ def _refuse_own_topics(plans: Sequence[SubPlan], dead_letters: str | None) -> No
                     "as its own; write to another topic, or rename the store or operator that "
                     "owns the topic"
                 )
-    if dead_letters is not None and dead_letters in own_topics:
-        raise ConfigError(
-            f"errors.dead.letter.queue.topic.name is {dead_letters!r}, which is "
-            f"{own_topics[dead_letters]}; choose another topic"
-        )
+
+
+def _refuse_letters_there(
+    dead_letters: str | None, read: AbstractSet[str], own_topics: Mapping[str, str]
+) -> None:
+    """Refuse a dead-letter topic that the application reads, or that it owns."""
+    if dead_letters is None:
+        return
+    if dead_letters in own_topics:
+        why = f"which is {own_topics[dead_letters]}"
+    elif dead_letters in read:
+        why = "which the application reads, so a letter that fails creates letters endlessly"
+    else:
+        return
+    raise ConfigError(
+        f"errors.dead.letter.queue.topic.name is {dead_letters!r}, {why}; choose another topic"
+    )
 
 
 def _own(plans: Sequence[SubPlan]) -> Mapping[str, str]:
