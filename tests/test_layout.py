@@ -300,7 +300,7 @@ streams/kafka/unreached.py state/buffers.py topology/operators/dead_letters.py
 topology/operators/sample.py topology/operators/windows/lateness.py topology/processors/store.py
 streams/worker/parts.py
 
-streams/cli/entry.py streams/supervisor/worker_entry.py streams/cli/main.py
+streams/cli/entry.py streams/supervisor/worker_entry.py streams/cli/main.py streams/cli/resend.py
 streams/supervisor/worker_process.py spark_bridge/stages.py
 spark_bridge/dataframes/changelog_source.py spark_bridge/handover/worker.py
 

@@ -29,6 +29,7 @@ from headrace.streams.cli.record_lines import (
     opened,
     read_records,
 )
+from headrace.streams.cli.resend import resend
 from headrace.streams.cli.tail import tail
 from headrace.streams.errors import (
     FatalClientError,
@@ -447,5 +448,5 @@ def topics() -> None:
     """
 
 
-for _command in (create, set_configs, describe, list_topics, produce, tail):
+for _command in (create, set_configs, describe, list_topics, produce, resend, tail):
     topics.add_command(_command)
