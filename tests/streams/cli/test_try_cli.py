@@ -221,3 +221,78 @@ def test_a_record_that_fails_behind_a_repartition_is_named_by_its_line(
     assert (done.exit_code == 0) == (policy == "continue")
     assert "in.jsonl, line 3" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+JOINED = """
+table = builder.table({table!r}, key=serdes.string, value=serdes.string, store="t")
+stream = builder.stream("orders", key=serdes.string, value=serdes.string)
+stream.left_join(table, "{{}} {{}}".format).to("out", value=serdes.string)
+"""
+IN_STAGES = """
+words = builder.stream("words", key=serdes.string, value=serdes.string)
+windows = TimeWindows(size=timedelta(seconds=10))
+first = words.group_by(lambda _, word: word, key=serdes.string, name="by-word")
+counts = first.windowed_by(windows, emit="on_window_close").count(store="counts").to_stream()
+sizes = counts.group_by(lambda key, count: str(count), key=serdes.string, name="by-count")
+(
+    sizes.windowed_by(windows, emit="on_window_close").count(store="sizes")
+    .to_stream().to("sizes")
+)
+"""
+LINES = '{"key": "k", "value": "a", "timestamp": 1}\n{"key": "k", "value": "b", "timestamp": 2}\n'
+
+
+@pytest.mark.parametrize("each", [(), ("--each",)])
+@pytest.mark.parametrize("idle", ["-1", "0", "1000", "PT1H"])
+def test_a_wait_for_other_inputs_withholds_no_record(
+    run: Any, idle: str, each: tuple[str, ...]
+) -> None:
+    idle = "3600000" if idle == "PT1H" else idle
+    row = '{"key": "a", "value": "y", "timestamp": 4}'
+    order = '{"key": "a", "value": "x", "timestamp": 5}'
+    setting = ("--set", f"max.task.idle.ms={idle}")
+    done = run(JOINED.format(table="t"), *setting, *each, t=row, orders=order)
+    assert [record["value"] for record in printed(done)] == ["x y"]
+
+
+@pytest.mark.parametrize("table", ["users", "customers"])
+def test_rows_of_tables_without_a_time_come_before_other_records(run: Any, table: str) -> None:
+    lines = "".join(f'{{"key": "a", "value": "{n}"}}\n' for n in range(3))
+    for files in ({table: lines, "orders": lines}, {"orders": lines, table: lines}):
+        done = run(JOINED.format(table=table), "--each", **files)
+        assert [record["value"] for record in printed(done)] == ["0 2", "1 2", "2 2"]
+
+
+@pytest.mark.parametrize("names", [("one", "two"), ("two", "one")])
+def test_lines_of_streams_without_a_time_alternate_in_the_order_of_the_options(
+    run: Any, names: tuple[str, str]
+) -> None:
+    program = """
+one = builder.stream("one", key=serdes.string, value=serdes.string)
+one.merge(builder.stream("two", key=serdes.string, value=serdes.string)).to("out")
+"""
+    files = {
+        name: "".join(f'{{"key": "a", "value": "{name}{n}"}}\n' for n in (1, 2)) for name in names
+    }
+    first, second = names
+    found = [record["value"] for record in printed(run(program, "--partitions", "1", **files))]
+    assert found == [f"{first}1", f"{second}1", f"{first}2", f"{second}2"]
+
+
+def test_windows_that_are_still_open_are_named(run: Any) -> None:
+    done = run(IN_STAGES, words=LINES)
+    assert printed(done) == []
+    assert "Not printed: results of KSTREAM-" in done.stderr
+    assert "whose windows are still open" in done.stderr
+
+
+@pytest.mark.parametrize("each", [(), ("--each",)])
+@pytest.mark.parametrize("idle", ["0", "1000"])
+def test_idle_windows_close_at_the_end_of_the_input(
+    run: Any, idle: str, each: tuple[str, ...]
+) -> None:
+    """The windows of the second stage have records only after those of the first are closed."""
+    settings = ("--set", "window.close.idle.ms=60000", "--set", f"max.task.idle.ms={idle}")
+    done = run(IN_STAGES, *settings, *each, words=LINES)
+    assert [(r["key"]["key"], r["value"]) for r in printed(done)] == [("1", 2)]
+    assert "still open" not in done.stderr

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
+from datetime import timedelta
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from headrace.streams.cli.known_topics import Known
 from headrace.streams.cli.options import cli_errors, load, settings_option, target_argument
 from headrace.streams.cli.record_lines import (
     STANDARD_INPUT,
@@ -82,23 +85,31 @@ def try_app(
     value, {"base64": "/w=="} stands for bytes that no serde has written. The output has the same
     form. The application reads all input from the beginning, and each key is printed once, unless
     --each is given.
+
+    Records without a timestamp are read after each other: those of tables first, then the first
+    line of each other file in the order of the options, then the second lines. No more records are
+    awaited at the end: max.task.idle.ms does not delay records, and window.close.idle.ms closes
+    windows.
     """
     with cli_errors():
         from headrace.streams.testing.driver import TopologyTestDriver
 
         app = load(target, settings, needs_cluster=False)
+        now_ms = round(time.time() * 1000)
         driver = TopologyTestDriver(
             app.topology,
-            app.settings,
+            # All input is there, so that a wait for more would never end.
+            {**app.settings, "max.task.idle.ms": min(app.config.max_task_idle_ms, 0)},
             partitions=partitions,
-            now=round(time.time() * 1000),
+            now=now_ms,
             commit="each_record" if each else "manual",
         )
         with driver:
             trial = Trial(driver)
             trial.check(inputs)
-            trial.fill(inputs)
+            trial.fill(inputs, Known.by(app).tables, now_ms)
             trial.run()
+            trial.close_idle(app.config.window_close_idle_ms, rounds=len(app.plans) + 1)
             trial.check_shown(shown)
             for line in trial.outputs(shown):
                 click.echo(line)
@@ -129,31 +140,47 @@ class Trial:
         for topic in shown:
             _refuse_unknown(topic, self.driver.output_topics, "wrote")
 
-    def fill(self, inputs: Iterable[InputFile]) -> None:
-        for input_file in inputs:
-            topic = self.driver.input(input_file.topic)
-            count = len(self.driver.cluster.topics[input_file.topic].logs)
-            with opened(input_file.file) as lines:
-                for record in read_records(
-                    lines, input_file.file, key=topic.key_serde, value=topic.value_serde
-                ):
-                    if record.partition is not None and record.partition >= count:
-                        reason = f"partition {record.partition} of {count}. Set --partitions"
-                        raise LineError(input_file.file, record.line, reason)
-                    tp = topic.append(
-                        record.key,
-                        record.value,
-                        timestamp=record.timestamp,
-                        headers=record.headers,
-                        partition=record.partition,
-                    )
-                    where = f"{input_file.file}, line {record.line}"
-                    at = (input_file.topic, tp[0].partition, tp[1])
-                    self._locations[at] = where
-                    self._lines_of_time.setdefault(self._time_of(*at), []).append(where)
+    def fill(self, inputs: Iterable[InputFile], tables: AbstractSet[str], time_ms: int) -> None:
+        """Write the records of the files; those without a timestamp get times from `time_ms` on."""
+        of_tables = [one for one in inputs if one.topic in tables]
+        others = [one for one in inputs if one.topic not in tables]
+        for input_file in of_tables:
+            time_ms = self._fill(input_file, time_ms, step_ms=1)
+        for number, input_file in enumerate(others):
+            self._fill(input_file, time_ms + number, step_ms=len(others))
 
-    def run(self) -> None:
+    def _fill(self, input_file: InputFile, time_ms: int, *, step_ms: int) -> int:
+        topic = self.driver.input(input_file.topic)
+        count = len(self.driver.cluster.topics[input_file.topic].logs)
+        with opened(input_file.file) as lines:
+            for record in read_records(
+                lines, input_file.file, key=topic.key_serde, value=topic.value_serde
+            ):
+                if record.partition is not None and record.partition >= count:
+                    reason = f"partition {record.partition} of {count}. Set --partitions"
+                    raise LineError(input_file.file, record.line, reason)
+                tp = topic.append(
+                    record.key,
+                    record.value,
+                    timestamp=time_ms if record.timestamp is None else record.timestamp,
+                    headers=record.headers,
+                    partition=record.partition,
+                )
+                time_ms += step_ms if record.timestamp is None else 0
+                where = f"{input_file.file}, line {record.line}"
+                at = (input_file.topic, tp[0].partition, tp[1])
+                self._locations[at] = where
+                self._lines_of_time.setdefault(self._time_of(*at), []).append(where)
+        return time_ms
+
+    def close_idle(self, idle_ms: int, *, rounds: int) -> None:
+        """Let window.close.idle.ms pass once per sub-topology, as their windows close in turn."""
+        for _ in range(rounds if idle_ms else 0):
+            self.run(timedelta(milliseconds=idle_ms))
+
+    def run(self, duration: timedelta = timedelta(0)) -> None:
         try:
+            self.driver.advance(duration)
             self.driver.commit()
         except RecordError as error:
             error.told_for(None)
@@ -199,6 +226,11 @@ class Trial:
             yield f"Skipped: {self._skip_text(event)}"
         for (node, reason), count in sorted(self.driver.dropped.items()):
             yield f"Skipped in total: {count} at {node} ({reason})"
+        if waiting := self.driver.waiting:
+            yield (
+                f"Not printed: results of {', '.join(waiting)}, whose windows are still open. Add "
+                "a record with a later timestamp, or --set window.close.idle.ms=1000."
+            )
 
     def _skip_text(self, event: Mapping[str, Any]) -> str:
         tp = (event["topic"], event["partition"], event["offset"])

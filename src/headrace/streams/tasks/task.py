@@ -516,6 +516,11 @@ class Task:
             self._raise(error)
         self.moved = self.moved or self.context.emission.count != before
 
+    def waiting_operators(self) -> list[str]:
+        """Return the names of operators with results that wait for a later stream time."""
+        found = self._bound.operators.items()
+        return [name for name, op in found if op.earliest_waiting() is not None]
+
     def close_idle(self) -> None:
         """Close all open windows as if stream time passed them, within the commit's budget."""
         self.moved = self._closes_idle = True

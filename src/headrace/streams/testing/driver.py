@@ -306,7 +306,8 @@ class TopologyTestDriver:
         """Run and commit until all input has been processed by the whole topology.
 
         Under exactly-once a sub-topology reads a repartition topic only after the commit of its
-        records, so this takes as many commits as there are consecutive sub-topologies.
+        records, so this takes as many commits as there are consecutive sub-topologies. Records that
+        wait for max.task.idle.ms are processed after an `advance` by that time.
 
         Args:
             rounds: maximum number of commits; the rest is left for later. None is no limit.
@@ -460,6 +461,13 @@ class TopologyTestDriver:
         """The number of records dropped by the present worker, by node and reason."""
         worker = self._worker.worker
         return {} if worker is None else {**worker.tasks.dropped, **worker.global_tables.dropped}
+
+    @property
+    def waiting(self) -> Sequence[str]:
+        """The operators with results that wait for a later stream time, such as open windows."""
+        worker = self._worker.worker
+        running = () if worker is None else worker.tasks.running
+        return sorted({name for task in running for name in task.waiting_operators()})
 
     @property
     def events(self) -> Sequence[Mapping[str, Any]]:
