@@ -187,6 +187,24 @@ def test_a_source_that_grew_past_its_changelog_stops_before_the_first_record() -
     assert "reset the application" in text
 
 
+def test_a_source_that_grew_before_repartition_topics_is_named() -> None:
+    """The topics between have their old counts, and no count of theirs is invented."""
+    counts = ChangelogTopic("counts")
+    subs = [
+        SubTopologyTopics(0, ("orders",), repartition_sinks=("by-user",)),
+        SubTopologyTopics(
+            1, ("users",), (RepartitionTopic("by-user"),), ("by-city",), (), copartitioned=()
+        ),
+        SubTopologyTopics(2, (), (RepartitionTopic("by-city"),), changelogs=(counts,)),
+    ]
+    with pytest.raises(MisconfiguredTopicError) as raised:
+        plan_internal_topics(subs, cluster(orders=6, users=4, by_user=4, by_city=4, counts=4))
+    text = str(raised.value)
+    assert "repartition topic by-user has 4 partitions and needs 6 (as many as orders)" in text
+    assert "repartition topic by-city has 4 partitions and needs 6 (as many as orders)" in text
+    assert "changelog counts has 4 partitions but source orders has 6: the source grew" in text
+
+
 def test_a_changelog_with_more_partitions_than_its_source_is_refused_too() -> None:
     subs = [SubTopologyTopics(0, ("orders",), changelogs=(ChangelogTopic("totals"),))]
     with pytest.raises(MisconfiguredTopicError, match="totals has 9 partitions but source orders"):

@@ -236,6 +236,8 @@ class _Counts:
     ) -> None:
         self.of: dict[str, int] = {}
         self.because: dict[str, str] = {}
+        self._origin: dict[str, str] = {}
+        """By repartition topic: the topic whose partition count it has inherited."""
         self._repartition = {t.name: t for sub in sub_topologies for t in sub.repartition_sources}
         for sub in sub_topologies:
             for name in sub.sources:
@@ -252,6 +254,10 @@ class _Counts:
         self.of[name] = count
         self.because[name] = because
 
+    def origin(self, name: str) -> str:
+        """Return the topic that determines a count: a source, or a topic with partitions=."""
+        return self._origin.get(name, name)
+
     def _derive(self, sub_topologies: Sequence[SubTopologyTopics]) -> None:
         """Propagate the largest count until nothing changes: output may be read by its writer."""
         open_names = [name for name in self._repartition if name not in self.of]
@@ -265,7 +271,8 @@ class _Counts:
                         continue
                     widest = max(sub.all_sources, key=self.of.__getitem__)
                     if self.of[widest] > self.of[name]:
-                        self._set_count(name, self.of[widest], f"as many as {widest}")
+                        self._origin[name] = self.origin(widest)
+                        self._set_count(name, self.of[widest], f"as many as {self.origin(widest)}")
                         changed = True
         for name in open_names:
             if self.of[name] == 0:
@@ -281,6 +288,7 @@ class _Counts:
             raise MisconfiguredTopicError(self._unequal(sub_id, fixed))
         for name in free:
             if self.of[name] != self.of[fixed[0]]:
+                self._origin[name] = self.origin(fixed[0])
                 self._set_count(name, self.of[fixed[0]], f"co-partitioned with {fixed[0]}")
 
     def _is_free(self, name: str) -> bool:
@@ -325,7 +333,7 @@ def _internal_topics(
                 partitions=counts.of[widest],
                 replication_factor=replication_factor,
                 config={**CHANGELOG_CONFIG, **topic_configs, **changelog.config},
-                because=f"as many as {widest}",
+                because=f"as many as {counts.origin(widest)}",
                 changelog=True,
             )
 
