@@ -136,6 +136,23 @@ def test_servers_that_are_no_host_and_port_are_refused(value: object) -> None:
     assert "host:port" in problem
 
 
+@pytest.mark.parametrize(
+    "value",
+    [
+        "http://h:9092",
+        "kafka://h:9092",
+        "PLAINTEXT://h:9092",
+        "h:1,SSL://i:2",
+        "h:9092/",
+        ["a://h:1"],
+    ],
+)
+def test_servers_with_a_scheme_are_refused(value: object) -> None:
+    (problem,) = problems({"bootstrap.servers": value})
+    assert "bootstrap.servers must be host:port, without a scheme or a path" in problem
+    assert "security.protocol" in problem
+
+
 def test_servers_may_be_a_list() -> None:
     config = StreamsConfig.parse({**BASE, "bootstrap.servers": ["a:1", "[::1]:2"]})
     assert config.admin_config()["bootstrap.servers"] == "a:1,[::1]:2"
@@ -427,6 +444,6 @@ def test_settings_that_are_no_mapping_are_refused(given: Any) -> None:
 
 def test_the_name_of_a_dead_letter_topic_is_refused_as_that_of_a_topic() -> None:
     (problem,) = problems({"errors.dead.letter.queue.topic.name": "a b"})
-    assert problem.endswith("not be 'a b'; it names a topic")
+    assert problem.endswith("'a b' is not; it names a topic")
     (problem,) = problems({"application.id": "a b"})
-    assert problem.endswith("not be 'a b'; topics and groups are named after it")
+    assert problem.endswith("'a b' is not; topics and groups are named after it")

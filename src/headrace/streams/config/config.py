@@ -232,7 +232,7 @@ class StreamsConfig:
         Traceback (most recent call last):
             ...
         headrace.streams.errors.ConfigError: 3 settings are wrong:
-        - application.id must consist of ASCII letters, digits, '.', '_' and '-', not be 'a b'; \
+        - application.id must be a name of ASCII letters, digits, '.', '_' and '-'; 'a b' is not; \
 topics and groups are named after it
         - bootstrap.servers is required; set it in the settings that the program \
 passes to KafkaStreams, or with the option --set bootstrap.servers=... of a command
@@ -611,6 +611,7 @@ passes to KafkaStreams, or with the option --set bootstrap.servers=... of a comm
         """Return librdkafka's settings for the input consumer, a static member of the group.
 
         Args:
+            instance_id: the worker's identity in the group.
             version: digest of the assignment rules (see `headrace.streams.plan.ownership`), for the
                 other members.
         """

@@ -146,7 +146,7 @@ def legal_name(because: str = "") -> Kind:
     def parse(value: object) -> object:
         if not isinstance(value, str) or not LEGAL_NAME.fullmatch(value) or value in (".", ".."):
             raise ValueError(
-                f"must consist of ASCII letters, digits, '.', '_' and '-', not be {value!r}"
+                f"must be a name of ASCII letters, digits, '.', '_' and '-'; {value!r} is not"
                 f"{because and '; '}{because}"
             )
         if len(value) > NAME_LENGTH_MAX:
@@ -181,6 +181,11 @@ def servers() -> Kind:
             raise ValueError(f"must be host:port, or several with commas, not {value!r}")
         servers = [str(part).strip() for part in parts]
         for server in servers:
+            if "/" in server:  # the scheme of a URL or of a broker's listener
+                raise ValueError(
+                    f"must be host:port, without a scheme or a path; {server!r} is not. Set "
+                    "security.protocol to SSL or SASL_SSL if the brokers require TLS"
+                )
             host, colon, port = server.rpartition(":")
             if not host or not colon or not port.isdigit() or not 0 < int(port) < 65536:
                 raise ValueError(f"must be host:port, or several with commas; {server!r} is not")
