@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Self
 from headrace.state.directory import remove_local_state
 from headrace.state.log import get_logger
 from headrace.streams.admin.backfill_gate import BackfillGate, note_topics
-from headrace.streams.admin.start_check import StartCheck
+from headrace.streams.admin.start_check import StartCheck, has_stored_nothing
 from headrace.streams.config.config import REQUIRED_NAMES, StreamsConfig
 from headrace.streams.config.loading import completed, refuse_while_loading
 from headrace.streams.config.secrets import guarded, over
@@ -42,9 +42,10 @@ from headrace.streams.metrics.snapshots import (
     without_taken,
 )
 from headrace.streams.plan.deployed import DeployedTopology
+from headrace.streams.plan.deployment import Deployment
 from headrace.streams.plan.global_plan import GlobalPlan, plan_global_tables
 from headrace.streams.plan.key_sample import log_plan_notes
-from headrace.streams.plan.live_versions import LiveVersions
+from headrace.streams.plan.live_versions import WAIT_MORE_S, LiveVersions
 from headrace.streams.plan.plan import SubPlan, plan_application, refuse_other_than_topology
 from headrace.streams.queries.errors import ApplicationFailedError
 from headrace.streams.queries.query_queue import QueryQueue, SendQuery
@@ -540,7 +541,21 @@ localhost:1 has answered yet. It continues to start in the background; stop it w
         cluster = self._memberless_group()
         gate = BackfillGate(self.config.application_id, cluster, self._log)
         deployed = DeployedTopology(self.config, self._plans, cluster, self._log)
-        at_the_same_time(self._connections.background("headrace-start"), deployed.check, gate.check)
+        records = self._connections.committed_records(self.config, self._clock)
+
+        def nothing_stored(before: Deployment) -> bool:
+            admin = self._connections.make_admin(self.config, self._stopping.is_set)
+            wait_s = self.config.session_timeout_ms / 1000 + WAIT_MORE_S
+            group = self.config.application_id
+            return has_stored_nothing(
+                group, before, admin, cluster, records, self._log, wait_s=wait_s
+            )
+
+        at_the_same_time(
+            self._connections.background("headrace-start"),
+            partial(deployed.check, nothing_stored),
+            gate.check,
+        )
         versions = LiveVersions(
             self.config,
             self._plans,
@@ -549,7 +564,6 @@ localhost:1 has answered yet. It continues to start in the background; stop it w
             log=self._log,
             stopping=self._stopping.is_set,
         )
-        records = self._connections.committed_records(self.config, self._clock)
         live = WorkerFactory(
             config=self.config,
             plans=self._plans,

@@ -381,6 +381,12 @@ again
         )
 
 
+OTHER_APPLICATION = (
+    "No store and no topic is the same. If this is another application, give it its own "
+    "application.id"
+)
+
+
 class TopologyChangedError(StreamsError):
     """Topology change that would lose or misread deployed state and is not accepted.
 
@@ -389,6 +395,7 @@ class TopologyChangedError(StreamsError):
     Args:
         changes: each consequence with its fix.
         code: the value of ``topology.change.accept`` that accepts the change.
+        is_other: whether no store and no topic is the same.
 
     Examples:
         >>> print(TopologyChangedError(["store a is called b now: name it a"], "0f3c"))
@@ -397,10 +404,12 @@ class TopologyChangedError(StreamsError):
         To accept the loss and start, set topology.change.accept=0f3c
     """
 
-    def __init__(self, changes: Iterable[str], code: str) -> None:
+    def __init__(self, changes: Iterable[str], code: str, *, is_other: bool = False) -> None:
         self.changes = tuple(changes)
         self.code = code
         lines = "".join(f"\n- {change}" for change in self.changes)
+        if is_other:
+            lines += f"\n{OTHER_APPLICATION}"
         super().__init__(
             "the topology is incompatible with the deployed topology, so the application did not "
             f"start:{lines}\nTo accept the loss and start, set topology.change.accept={code}"

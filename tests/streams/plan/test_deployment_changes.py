@@ -666,6 +666,54 @@ def test_a_start_logs_a_field_that_is_gone_as_a_warning() -> None:
     assert "store s" in event["change"]
 
 
+def _started(cluster: _Offsets, log: EventLog, write: Write, **more: str) -> DeployedTopology:
+    builder = StreamsBuilder()
+    write(builder)
+    config = StreamsConfig.parse(
+        {"application.id": "a", "bootstrap.servers": "localhost:1", **more}
+    )
+    return DeployedTopology(config, plan_application(builder.build(), config), cluster, log)
+
+
+def test_an_accepted_change_is_logged_as_accepted_and_without_advice() -> None:
+    log, cluster = EventLog(), _Offsets()
+    assert _started(cluster, log, _count(store="old")).keep()
+    with pytest.raises(TopologyChangedError) as raised:
+        _started(cluster, log, _count(store="new")).check()
+    (refused,) = [e for e in log.events if e["event"] == "topology_changed"]
+    assert (refused["refused"], refused["accepted"]) == (True, False)
+    assert 'store="old"' in refused["change"]
+    accept = {"topology.change.accept": raised.value.code}
+    _started(cluster, log, _count(store="new"), **accept).check()
+    accepted = [e for e in log.events if e["event"] == "topology_changed"][-1]
+    assert (accepted["refused"], accepted["accepted"]) == (False, True)
+    assert "its state begins empty" in accepted["change"]
+    assert "give it the name" not in accepted["change"]
+
+
+def test_a_deployed_topology_that_has_stored_nothing_binds_nothing() -> None:
+    log, cluster = EventLog(), _Offsets()
+    assert _started(cluster, log, _count(store="old")).keep()
+    _started(cluster, log, _count(store="new")).check(lambda _: True)
+    (event,) = [e for e in log.events if e["event"] == "topology_changed"]
+    assert (event["refused"], event["accepted"]) == (False, True)
+
+
+def test_another_application_with_the_same_id_is_advised_to_take_another() -> None:
+    def other(builder: StreamsBuilder) -> None:
+        words = builder.stream("words", key=serdes.string, value=serdes.string)
+        words.group_by_key().count(store="per-word")
+
+    cluster = _Offsets()
+    assert _started(cluster, EventLog(), _count(store="counts")).keep()
+    advice = "If this is another application, give it its own application.id"
+    with pytest.raises(TopologyChangedError, match=advice):
+        _started(cluster, EventLog(), other).check()
+    with pytest.raises(TopologyChangedError) as raised:
+        _started(cluster, EventLog(), _count(store="renamed")).check()
+    assert advice not in str(raised.value)
+
+
 def test_what_others_commit_to_the_group_of_the_description_is_not_counted_on_from() -> None:
     """Else the offset of one's own text would be moved by them, and the text not be found."""
     builder, cluster = StreamsBuilder(), _Offsets()

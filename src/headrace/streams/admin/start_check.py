@@ -446,6 +446,57 @@ def _internal_topics(application_id: str, described: OffsetClient) -> dict[str, 
     return changelogs | named
 
 
+def has_stored_nothing(
+    group: str,
+    deployed: Deployment,
+    admin: AdminClient,
+    offsets: OffsetClient,
+    records: CommittedRecords,
+    log: Log,
+    *,
+    wait_s: float = 0,
+) -> bool:
+    """Return whether a deployed topology has read no input and committed no internal record.
+
+    The first commit has the offsets at which the inputs begin. The workers must have left the
+    group, because they may commit; `wait_s` is the maximum wait.
+    """
+    internal = {f"{group}-{topic.name}" for topic in deployed.topics}
+    internal |= {f"{group}-{store.name}-changelog" for store in deployed.stores}
+    names = internal | deployed.reads
+    tps = partitions_of(sorted(names), admin.describe(names))
+
+    def is_empty() -> bool:
+        committed = offsets.committed_at(group, tps, decided=True)
+        starts = admin.start_offsets(tps)
+        if not deployed.reads or any(one.offset > starts[tp] for tp, one in committed.items()):
+            return False  # without `reads`, an older release has described it
+        return not records.among(admin, [tp for tp in tps if tp.topic in internal])
+
+    return is_empty() and _await_leaving(group, admin, records, log, wait_s) and is_empty()
+
+
+def _await_leaving(
+    group: str, admin: AdminClient, records: CommittedRecords, log: Log, wait_s: float
+) -> bool:
+    """Return whether the group has no members; those of a failed start leave after a while."""
+    for passed in range(int(wait_s / _PAUSE_S) + 1):
+        members = admin.group_state(group).members
+        if not members:
+            return True
+        if passed == 0 and wait_s:
+            log.warning(
+                "start_waits_for_other_version",
+                members=sorted(member.id for member in members),
+                reasons=["the deployed topology has stored nothing, and may still do so"],
+                at_most_s=round(wait_s),
+                advice="if its workers run, stop all of them",
+            )
+        if wait_s:
+            records.pause()
+    return False
+
+
 class StartCheck:
     """Checks of the cluster and of the deployed versions before a worker joins its group.
 

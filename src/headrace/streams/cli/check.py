@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,12 @@ from headrace.streams.cli.options import (
     settings_option,
     target_argument,
 )
-from headrace.streams.errors import MisconfiguredTopicError, MissingTopicError, TopologyChangedError
+from headrace.streams.errors import (
+    OTHER_APPLICATION,
+    MisconfiguredTopicError,
+    MissingTopicError,
+    TopologyChangedError,
+)
 from headrace.streams.plan.flow import upstream_of
 from headrace.streams.plan.identity import ChangelogLostError
 from headrace.streams.plan.key_sample import mismatches_of, unnamed_keys_of
@@ -86,12 +92,16 @@ def _report_unnamed(steps: list[Unnamed]) -> None:
 def _compare(app: KafkaStreams) -> int:
     """Print the differences from the deployed topology; return the exit code."""
     from headrace.state.log import get_logger
-    from headrace.streams.admin.start_check import CommittedRecords, StartCheck
+    from headrace.streams.admin.start_check import (
+        CommittedRecords,
+        StartCheck,
+        has_stored_nothing,
+    )
     from headrace.streams.cli.known_topics import admin_of
     from headrace.streams.kafka.clocks import SystemClock
     from headrace.streams.plan.deployed import DeployedTopology
     from headrace.streams.plan.deployment import change_code
-    from headrace.streams.plan.deployment_changes import changes
+    from headrace.streams.plan.deployment_changes import changes, is_other_application
     from headrace.streams.testing.memory_worker import EventLog
     from headrace.streams.worker.connections import LIVE
 
@@ -102,13 +112,17 @@ def _compare(app: KafkaStreams) -> int:
     found = []
     if before is not None:
         found = changes(before, deployed.present, application_id=config.application_id)
-    refused = [str(change) for change in found if change.refused]
     records = CommittedRecords(
         partial(LIVE.make_reader, config, clock),
         clock=clock,
         timeout_s=config.task_timeout_ms / 1000,
     )
     log = EventLog()
+    if before is not None and any(change.refused for change in found):
+        group = config.application_id
+        if has_stored_nothing(group, before, admin, admin, records, log):
+            found = [replace(change, refused=False) for change in found]
+    refused = [str(change) for change in found if change.refused]
     start_check = StartCheck(config, app.plans, admin, records, before, log, described=admin)
     count = start_check.inputs_of_kafka_streams(admin)
     if count:
@@ -130,6 +144,8 @@ def _compare(app: KafkaStreams) -> int:
         click.echo(f"Note: {_note(**event)}")
     if before is not None and any(change.refused for change in found):
         code = change_code(before, deployed.present)
+        if is_other_application(before, deployed.present):
+            click.echo(f"{OTHER_APPLICATION}.")
         click.echo(f"To accept the loss and start: topology.change.accept={code}")
     if not refused:
         but = ", but see the notes" if log.events else ""

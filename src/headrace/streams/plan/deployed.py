@@ -35,7 +35,7 @@ from headrace.streams.kafka.protocols import (
     TopicPartition,
 )
 from headrace.streams.plan.deployment import Deployment, change_code, is_accepted
-from headrace.streams.plan.deployment_changes import changes
+from headrace.streams.plan.deployment_changes import changes, is_other_application
 from headrace.streams.plan.ownership import TopicOwnership
 from headrace.streams.plan.plan import SubPlan
 
@@ -125,8 +125,13 @@ class DeployedTopology:
         readable = [one for one in read if one.deployment is not None]
         return max(readable, key=lambda one: one.number, default=_NumberedDeployment())
 
-    def check(self) -> None:
-        """Raise TopologyChangedError if state would be lost or misread; call it before creation."""
+    def check(self, has_stored_nothing: Callable[[Deployment], bool] = lambda _: False) -> None:
+        """Raise TopologyChangedError if state would be lost or misread; call it before creation.
+
+        Args:
+            has_stored_nothing: returns whether the deployed topology has committed nothing yet, so
+                that nothing can be lost.
+        """
         try:
             before = self.before = self.read()
         except GroupDeniedError as error:
@@ -135,14 +140,26 @@ class DeployedTopology:
         if before is None or before == self._present:
             return
         differences = changes(before, self._present, application_id=self._application_id)
+        refused = [str(change) for change in differences if change.refused]
+        code = change_code(before, self._present)
+        is_fine = bool(refused) and (
+            is_accepted(self._accepted, code) or has_stored_nothing(before)
+        )
         for change in differences:
             warns = change.refused or change.lets_go
             say = self._log.warning if warns else self._log.info
-            say("topology_changed", refused=change.refused, change=str(change))
-        refused = [str(change) for change in differences if change.refused]
-        code = change_code(before, self._present)
-        if refused and not is_accepted(self._accepted, code):
-            raise TopologyChangedError(refused, code)
+            accepted = change.refused and is_fine
+            text = change.what if accepted else str(change)
+            say(
+                "topology_changed",
+                refused=change.refused and not is_fine,
+                accepted=accepted,
+                change=text,
+            )
+        if refused and not is_fine:
+            raise TopologyChangedError(
+                refused, code, is_other=is_other_application(before, self._present)
+            )
 
     def keep(self) -> bool:
         """Write the program's description after its topics exist, and return whether it worked."""

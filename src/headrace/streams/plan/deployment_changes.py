@@ -270,6 +270,16 @@ def _differences(
         )
 
 
+def is_other_application(before: Deployment, after: Deployment) -> bool:
+    """Return whether no store and no topic is the same, as if another application had started."""
+    old = {store.name for store in before.stores} | {topic.name for topic in before.topics}
+    new = {store.name for store in after.stores} | {topic.name for topic in after.topics}
+    shared = {t for s in before.stores for t in s.reads} & {
+        t for s in after.stores for t in s.reads
+    }
+    return bool(old) and not (old & new or shared)
+
+
 _READ_TO_ITS_END = (
     "let the deployed version read it to its end, with its input stopped, and accept the change "
     "then"

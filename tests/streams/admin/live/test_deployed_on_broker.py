@@ -9,6 +9,7 @@ from typing import Any
 import confluent_kafka
 import pytest
 from click.testing import CliRunner, Result
+from structlog.testing import capture_logs
 
 from headrace.streams.cli.main import main
 from headrace.streams.config.config import StreamsConfig
@@ -84,10 +85,37 @@ class Upgraded:
 
 @pytest.fixture
 def app(topics: Topics, tmp_path: Path) -> Upgraded:
-    """An application that has run and has a store with a generated name."""
+    """An application that has counted a record in a store with a generated name."""
     made = Upgraded(topics, tmp_path)
-    made.run(made.version())
+    kafka.write(made.bootstrap, made.input, [(b"k", b"v")])
+    with live(made.version(), made.settings) as running:
+        running.wait_processed(1)
     return made
+
+
+def test_a_first_start_that_has_stored_nothing_does_not_bind_the_next(
+    topics: Topics, tmp_path: Path
+) -> None:
+    app = Upgraded(topics, tmp_path)
+    app.settings["consumer.session.timeout.ms"] = 6_000
+    kafka.write(app.bootstrap, app.input, [(b"text", b"v")])
+
+    def version(key: Any) -> Topology:
+        builder = StreamsBuilder()
+        stream = builder.stream(app.input, key=key, value=serdes.string)
+        stream.group_by_key().count(store="n")
+        return builder.build()
+
+    assert Live(version(serdes.json), app.settings).failure() is not None
+    assert app.kept() is not None
+    with capture_logs() as events, live(version(serdes.string), app.settings) as running:
+        running.wait_processed(1)
+    (event,) = [one for one in events if one["event"] == "topology_changed"]
+    assert (event["refused"], event["accepted"]) == (False, True)
+    # Now it has counted, so its description binds.
+    assert "the keys of store n were written by serde string" in str(
+        app.refused(version(serdes.json))
+    )
 
 
 def test_a_start_that_would_lose_a_store_is_refused_and_nothing_is_made(app: Upgraded) -> None:
