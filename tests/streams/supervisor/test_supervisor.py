@@ -341,6 +341,26 @@ def test_after_any_other_error_all_stop_with_its_code(code: ExitCode) -> None:
     assert failed["start_again"].startswith("after ")
 
 
+@pytest.mark.parametrize(
+    ("error", "fix"),
+    [
+        ("MisconfiguredTopicError", "after following the message"),
+        ("MissingTopicError", "after creating the topic"),
+        ("", "after creating the topic"),
+    ],
+)
+def test_the_fix_is_that_of_the_error_among_those_of_its_code(error: str, fix: str) -> None:
+    scene = Scene()
+    scene.all_running()
+    if error:
+        scene.process(0).unread.append(FailureReport(error, "a reason", error))
+        scene.turn()
+    scene.process(0).code = ExitCode.TOPICS
+    assert scene.outcome() is ExitCode.TOPICS
+    (failed,) = scene.log.named("worker_failed")
+    assert failed["start_again"] == fix
+
+
 def test_the_first_of_several_errors_decides_the_code() -> None:
     scene = Scene()
     scene.all_running()

@@ -126,7 +126,7 @@ def _print_head(overview: Overview) -> None:
 
 
 def _topic_table(inputs: Iterable[InputLag]) -> Table:
-    numbers = ("partitions", "lag", "largest")
+    numbers = ("partitions", "lag", "largest of a partition")
     table = columns("sub-topology", "topic", *numbers, numbers=numbers)
     for one in by_topic(inputs):
         table.add_row(

@@ -78,7 +78,7 @@ class ExitCause:
 
 TABLE: tuple[ExitCause, ...] = (
     ExitCause(ConfigError, "settings are invalid; all of them are reported", ExitCode.CONFIGURATION,
-           "after correcting them"),
+           "after correcting the settings"),
     ExitCause(TopologyError, "the topology is invalid", ExitCode.CONFIGURATION,
            "after correcting the code"),
     ExitCause(TopologyChangedError, "the topology would lose or misread state that is deployed",
@@ -89,7 +89,7 @@ TABLE: tuple[ExitCause, ...] = (
            ExitCode.CONFIGURATION, "after [following the message](sinks.md)"),
     ExitCause(MissingTopicError,
            "a source or output topic does not exist, or was deleted",
-           ExitCode.TOPICS, "after creating it"),
+           ExitCode.TOPICS, "after creating the topic"),
     ExitCause(MisconfiguredTopicError, "topics do not match the topology or each other",
            ExitCode.TOPICS, "after following the message"),
     ExitCause(RecordError, "a record cannot be processed", ExitCode.RECORD,

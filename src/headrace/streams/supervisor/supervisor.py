@@ -186,6 +186,8 @@ class _Slot:
     """Process that was killed because it was unresponsive."""
     reported_end: int | None = None
     """Exit code that its process reported before it ended."""
+    error: str = ""
+    """Type of the last error that its process reported."""
     leave_by_s: float | None = None
     """Time to kill it if it has not left; None unless it must leave."""
 
@@ -382,7 +384,9 @@ class Supervisor:
         elif is_crash(code):
             self._crashed(slot, log_fields)
         else:
-            self.log.error("worker_failed", **log_fields, start_again=_fix_before_restart(code))
+            self.log.error(
+                "worker_failed", **log_fields, start_again=_fix_before_restart(code, slot.error)
+            )
             self._why = f"worker {slot.index} failed ({outcome}), and all are stopped"
             if code == ExitCode.SHUT_DOWN:
                 self._why = "the application was shut down after an error"
@@ -390,6 +394,7 @@ class Supervisor:
 
     def _failed(self, slot: _Slot, failure: FailureReport) -> None:
         """Log a failure, unless another worker has failed at the same place in the same way."""
+        slot.error = failure.error
         if failure.kind not in self._logged:
             self._logged.add(failure.kind)
             log_failure(self.log, failure, worker_index=slot.index)
@@ -575,7 +580,9 @@ def _outcome(code: int) -> str:
         return "crashed"
 
 
-def _fix_before_restart(code: int) -> str:
-    """Return the fix before a restart as text without links."""
-    again = next(ending.again for ending in TABLE if ending.code == code)
+def _fix_before_restart(code: int, error: str = "") -> str:
+    """Return the fix before a restart as text without links; `error` is the type of the error."""
+    endings = [ending for ending in TABLE if ending.code == code]
+    exact = [ending for ending in endings if ending.error and ending.error.__name__ == error]
+    again = (exact or endings)[0].again
     return re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", again)
