@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 import subprocess
 import sys
+from collections.abc import Callable
 from importlib import import_module
 from importlib.metadata import version
+from typing import Any
 
 import headrace
 from tests.support.processes import ROOT
@@ -55,6 +58,43 @@ def test_public_functions_and_methods_have_docstrings() -> None:
     ]
     assert len(functions) > 500
     assert missing == []
+
+
+SHARED = {"name", "key", "value", "store"}
+"""Arguments whose meaning is the same for most operators; a class or page describes them once."""
+
+
+def documented(function: Callable[..., Any]) -> tuple[set[str], str]:
+    """Return the arguments in the section "Args" of a docstring, and the text."""
+    text = inspect.getdoc(function) or ""
+    section = re.search(r"^Args:\n((?:    .*\n|\n)*)", text + "\n", re.M)
+    names = re.findall(r"^    \**([\w]+):", section[1], re.M) if section else []
+    return set(names), text
+
+
+def test_arguments_in_docstrings_are_those_of_the_signatures() -> None:
+    """An argument that is documented exists; if one is documented, the others are, too."""
+    wrong = []
+    for value in public_objects():
+        own = public_methods(value) if inspect.isclass(value) else {value.__name__: value}
+        for name, function in own.items():
+            named, text = documented(function)
+            if not named:
+                continue
+            parameters = inspect.signature(function).parameters.values()
+            keywords = {p.name for p in parameters if p.kind is not p.POSITIONAL_ONLY}
+            every = {p.name for p in parameters}
+            shared = documented(value)[0] if inspect.isclass(value) else set()
+            lacks = {one for one in keywords - named - shared - {"self", "cls"} if one[0] != "_"}
+            if "All other arguments are as in" in text:
+                lacks = set()
+            elif not named & {"key", "value"}:
+                lacks -= SHARED
+            else:  # the serdes are documented together
+                lacks -= {"name", "store"}
+            if lacks or named - every:
+                wrong.append((f"{value.__qualname__}: {name}", sorted(lacks), named - every))
+    assert wrong == []
 
 
 def test_a_name_that_is_not_there_is_said_so() -> None:

@@ -83,7 +83,8 @@ class Layout(Protocol):
         """Return the rows to write to disk for rows of the store.
 
         Args:
-            indexed: The keys of rows that are already on disk.
+            rows: the changed rows of the store.
+            indexed: the keys of rows that are already on disk.
         """
 
     def rows(self, changes: Changes) -> Delta:

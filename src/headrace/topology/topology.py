@@ -208,7 +208,8 @@ class Topology(Graph):
             name: name of the node.
             topic: the topic, or a function that is called as ``topic(key, value)`` and returns it.
             parents: names of the upstream nodes.
-            key: see `add_source`, as for `value`.
+            key: see `add_source`.
+            value: see `add_source`.
             partitioner: see `KStream.to`.
 
         Examples:

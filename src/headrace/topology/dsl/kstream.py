@@ -444,6 +444,7 @@ class KStream(Generic[K, V]):
         Args:
             selector: called as ``selector(key, value)``, returns the new key.
             key: serde of the new keys; None uses the setting ``default.key.serde``.
+            value: serde of the values in the repartition topic; None uses the stream's.
             name: name of the node, and prefix of the repartition topic's name; None generates the
                 node's name and uses the store's name for the topic.
         """
@@ -928,6 +929,8 @@ class KStream(Generic[K, V]):
             windows: maximum distance in time between records of two streams.
             with_key: call ``joiner(key, value, other_value)`` instead.
             key: serde of keys; None uses this stream's, or else the other's.
+            value: serde of this stream's values, in the store and the repartition topic; None uses
+                the stream's, or ``default.value.serde`` if an operator has changed the values.
             other_value: serde of the other stream's values; None uses the stream's.
             store: prefix of the names of two streams' stores, or their options. With a retention
                 longer than the windows and their grace, even later records are joined.

@@ -164,6 +164,7 @@ class KTable(Generic[K, V]):
         Args:
             mapper: called as ``mapper(value)``, never with None; None deletes the row.
             with_key: call ``mapper(key, value)`` instead.
+            key: serde of the keys; None uses the table's.
             value: serde of the new values; None uses the setting ``default.value.serde``.
 
         Examples:
@@ -214,6 +215,7 @@ class KTable(Generic[K, V]):
             stores: the object's stores, by name or as `Stores` describes them.
             store: name or options of a store for the results; without it they are stored only if
                 downstream nodes read them or their old values.
+            key: serde of the keys; None uses the table's.
             value: serde of the results; None uses the setting ``default.value.serde``.
 
         Raises:

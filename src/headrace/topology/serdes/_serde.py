@@ -131,7 +131,10 @@ def refuse_value(name: str, value: object, reason: str = "") -> NoReturn:
         advice = f"pass value=serdes.{other} (key=serdes.{other} for keys)"
     elif _is_typed(kind):
         own = f"serdes.json_of({kind.__name__})"
-        advice = f"pass value={own} where this topic or store is named (key={own} for keys)"
+        advice = (
+            f"pass value={own} (key={own} for keys) to the operator that writes this topic or "
+            "store, such as join() or group_by()"
+        )
     else:
         advice = "convert it first, or make a serde with serdes.serde_from"
     because = f" ({reason})" if reason else ""
