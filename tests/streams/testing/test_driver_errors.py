@@ -691,3 +691,16 @@ class _Later:
         if self.is_another:
             raise SerdeError("serde 'later' cannot decode a byte")
         return data.decode()
+
+
+@pytest.mark.parametrize("duration", [5, 0.5, "5", None])
+def test_a_duration_is_a_timedelta(duration: Any) -> None:
+    builder = StreamsBuilder()
+    builder.stream("in").to("out")
+    driver = TopologyTestDriver(builder.build())
+    with pytest.raises(TypeError, match="duration must be a timedelta"):
+        driver.advance(duration)
+    with pytest.raises(TypeError, match="step must be a timedelta"):
+        driver.input("in", step=duration)
+    with pytest.raises(ValueError, match="duration -1 day, 0:00:00 is negative"):
+        driver.advance(timedelta(days=-1))

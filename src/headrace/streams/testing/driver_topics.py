@@ -316,5 +316,5 @@ def _dead_letter_hint(headers: Headers) -> str:
 def step_to_ms(step: timedelta, name: str = "step") -> int:
     require_timedelta(name, step)
     if step < timedelta(0):
-        raise ValueError(f"step {step} is negative. Use a duration of 0 or more")
+        raise ValueError(f"{name} {step} is negative. Use a duration of 0 or more")
     return step // timedelta(milliseconds=1)
