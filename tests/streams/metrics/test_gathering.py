@@ -303,6 +303,12 @@ def test_a_partition_is_not_compared_with_itself() -> None:
     assert {same.slowest, same.fastest} == {"a-0", "a-1"}
 
 
+def test_an_idle_partition_at_time_zero_is_left_out() -> None:
+    times = {"accounts-0": 0, "orders-0": 1_700_000_000_000}
+    assert skew_of(times, {"accounts-0"}) is None
+    assert skew_of(times) is not None
+
+
 def test_a_partition_that_was_not_read_is_behind_by_the_longest_time() -> None:
     unread, long = skew_of({"a-0": -1, "a-1": 5}), skew_of({"b-0": 0, "b-1": HOUR_MS})
     assert unread is not None

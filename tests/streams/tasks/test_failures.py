@@ -13,7 +13,7 @@ from headrace.streams.errors import ConfigError, RecordError
 from headrace.streams.supervisor.exit_codes import TABLE
 from headrace.streams.supervisor.supervisor import _fix_before_restart
 from headrace.streams.tasks.failures import describe_failure, log_failure
-from headrace.topology import StreamsBuilder, serdes
+from headrace.topology import SessionWindows, StreamsBuilder, serdes
 
 SECRET = "a secret of the record"
 
@@ -53,6 +53,17 @@ def test_logs_have_the_places_and_no_text_that_may_quote_a_record() -> None:
 
 def test_an_error_of_ours_that_no_user_code_is_behind_has_no_places() -> None:
     assert describe_failure(ConfigError("poll.ms must be at least 0"), full=True).places == []
+
+
+def test_code_that_a_library_generates_for_a_class_is_no_place() -> None:
+    def gap() -> object:
+        return SessionWindows(inactivity_gap=10)  # type: ignore[arg-type]
+
+    with pytest.raises(Exception, match="inactivity_gap") as raised:
+        gap()
+    shown = describe_failure(raised.value, full=True)
+    assert shown.places[-1].endswith(" gap")
+    assert "<string>" not in str(shown)
 
 
 def test_on_a_console_the_lines_stand_below_the_event() -> None:

@@ -75,10 +75,11 @@ def skew_of(times: Mapping[str, int], idle: Collection[str] = ()) -> SkewSnapsho
     """Return the skew between input partitions; None if fewer than two of them have records.
 
     Args:
-        times: the event time of each partition in milliseconds, or -1 before it was read.
+        times: the event time of each partition in milliseconds, or -1 before it was read. An idle
+            partition at time 0 is left out, because an extractor returns 0 for "always".
         idle: the partitions without more records.
     """
-    known = {tp: time for tp, time in times.items() if time >= 0 or tp not in idle}
+    known = {tp: time for tp, time in times.items() if time > 0 or tp not in idle}
     if len(known) < 2 or max(known.values()) < 0:
         return None
     slowest = min(known, key=known.__getitem__)

@@ -65,7 +65,7 @@ _OURS = (
 )
 _OWN = Path(__file__).parents[2]
 """Own package directory as it appears in frames, with symbolic links."""
-_GENERATED = re.compile(r"<.* sub-topology \d+ \w+>|<frozen .*>")
+_GENERATED = re.compile(r"<.* sub-topology \d+ \w+>|<frozen .*>|<string>")
 _CAUSES_MAX = 4
 _PLACES_MAX = 12
 _TEXT_MAX = 800
