@@ -479,7 +479,7 @@ def has_stored_nothing(
 def _await_leaving(
     group: str, admin: AdminClient, records: CommittedRecords, log: Log, wait_s: float
 ) -> bool:
-    """Return whether the group has no members; those of a failed start leave after a while."""
+    """Return whether the group has no members, after their sessions have ended."""
     for passed in range(int(wait_s / _PAUSE_S) + 1):
         members = admin.group_state(group).members
         if not members:

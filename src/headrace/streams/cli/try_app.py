@@ -141,7 +141,7 @@ class Trial:
             _refuse_unknown(topic, self.driver.output_topics, "wrote")
 
     def fill(self, inputs: Iterable[InputFile], tables: AbstractSet[str], time_ms: int) -> None:
-        """Write the records of the files; those without a timestamp get times from `time_ms` on."""
+        """Write the records of the files; records without a timestamp start at `time_ms`."""
         of_tables = [one for one in inputs if one.topic in tables]
         others = [one for one in inputs if one.topic not in tables]
         for input_file in of_tables:
