@@ -163,7 +163,7 @@ def test_stores_are_looked_at_seldom() -> None:
     found = task(facts(bench), "0_0").stores[0]
     assert (found.name, found.keys, found.uncommitted_bytes) == ("counts", 0, 0)
     assert found.cached_bytes > 0
-    assert (found.cache_hits, found.cache_misses) == (0, 2)
+    assert (found.cache_hits, found.cache_misses) == (2, 0)
     bench.clock.pass_ms(int(STORES_EVERY_S * 1000))
     found = task(facts(bench), "0_0").stores[0]
     assert found.keys == 2
@@ -176,8 +176,12 @@ def test_rows_that_commits_change_and_need_not_read_are_counted() -> None:
         bench.send(*words)
         bench.turns()
         bench.commit()
+        if "b" in words and "c" not in words:
+            # The store was empty until now; from here on, other rows than the cached may exist.
+            (running,) = bench.worker.tasks.running
+            running.buffer("counts").shrink_cache(0)
     found = task(facts(bench), "0_0").stores[0]
-    assert (found.cache_hits, found.cache_misses) == (1 + 3, 3)
+    assert (found.cache_hits, found.cache_misses) == (2 + 0 + 2, 0 + 2 + 1)
 
 
 def test_a_snapshot_is_made_each_half_second_at_most() -> None:
