@@ -178,8 +178,9 @@ def test_rows_that_commits_change_and_need_not_read_are_counted() -> None:
         bench.commit()
         if "b" in words and "c" not in words:
             # The store was empty until now; from here on, other rows than the cached may exist.
-            (running,) = bench.worker.tasks.running
-            running.buffer("counts").shrink_cache(0)
+            for running in bench.worker.tasks.running:
+                for buffer in running.buffers:
+                    buffer.shrink_cache(0)
     found = task(facts(bench), "0_0").stores[0]
     assert (found.cache_hits, found.cache_misses) == (2 + 0 + 2, 0 + 2 + 1)
 
