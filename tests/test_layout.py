@@ -76,6 +76,7 @@ spark_bridge/plan/
 spark_bridge/records/
 spark_bridge/dataframes/
 spark_bridge/reports.py
+spark_bridge/stage_watch.py
 spark_bridge/run/
 spark_bridge/history/
 spark_bridge/session.py

@@ -18,6 +18,7 @@ _STARTS_SPARK = (
     "test_example_on_broker.py",
     "test_event_time_on_broker.py",
     "test_examples_equal_on_broker.py",
+    "test_failed_records_on_broker.py",
     "test_handover_faults.py",
     "test_inputs_on_broker.py",
     "test_page_on_broker.py",

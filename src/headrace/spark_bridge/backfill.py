@@ -19,8 +19,10 @@ from headrace.spark_bridge.errors import CannotBackfillError
 from headrace.spark_bridge.executor_errors import explained_results
 from headrace.spark_bridge.history.archive_checks import Cutover, Source, Times
 from headrace.spark_bridge.history.planning import Until
+from headrace.spark_bridge.plan.job import Settings, config_of
 from headrace.spark_bridge.reports import Report, StageReport
 from headrace.spark_bridge.session import require_session
+from headrace.state.log import get_logger
 from headrace.streams.config.config import StreamsConfig
 from headrace.topology.topology import Topology
 
@@ -90,7 +92,7 @@ def backfill(
     require_session(spark)
     _check_choices(outputs=(outputs, Outputs), handover=(handover, Handover))
     _check_choices(order=(order, OrderChoice), times=(times, Times))
-    id = id or new_id()  # noqa: A001
+    id = _started(id, settings)  # noqa: A001
     request = None if dry_run else _request(topology, settings, outputs, reset=reset)
     plan, is_partitioned, report = (None, False, None) if request is None else _earlier(request, id)
     if report is None:
@@ -180,6 +182,13 @@ def _check_choices(**given: tuple[str, Any]) -> None:
         if word not in get_args(allowed):
             choices = ", ".join(map(repr, get_args(allowed)))
             raise CannotBackfillError(f"{name} must be one of {choices}, not {word!r}")
+
+
+def _started(backfill_id: str | None, settings: Settings) -> str:
+    """Log the start, with the id that continues the backfill."""
+    started, application_id = backfill_id or new_id(), config_of(settings).application_id
+    get_logger().info("backfill_started", backfill=started, application=application_id)
+    return started
 
 
 def new_id() -> str:

@@ -10,7 +10,7 @@ from functools import reduce
 from typing import Any
 
 from headrace.spark_bridge.cleanup import cleanup_after
-from headrace.spark_bridge.errors import CannotBackfillError
+from headrace.spark_bridge.errors import BackfillError, CannotBackfillError
 from headrace.spark_bridge.executor_errors import executor_error
 from headrace.spark_bridge.history.archive_checks import Cutover, Source, Times
 from headrace.spark_bridge.history.archives import ArchiveSet
@@ -28,6 +28,7 @@ from headrace.spark_bridge.records.results import Results
 from headrace.spark_bridge.reports import StageReport
 from headrace.spark_bridge.run.refusals import refuse_early, refuse_processors
 from headrace.spark_bridge.run.task_run import run_stage
+from headrace.spark_bridge.stage_watch import SparkTaskReport, SparkTaskReports, watched
 from headrace.streams.config.config import StreamsConfig
 from headrace.streams.kafka.connectivity import reach
 from headrace.streams.kafka.group_admin import GroupAdmin
@@ -43,11 +44,15 @@ class Computation:
     Args:
         frames: of each stage, by its sub-topologies; lazy and persisted on the executors' disks.
         archives: the persisted records of archives.
+        tasks: number of Spark tasks of each stage.
+        reports: of the finished tasks.
     """
 
     plan: BackfillPlan
     frames: Mapping[Stage, Any] = field(default_factory=dict)
     archives: Sequence[Any] = ()
+    tasks: Mapping[Stage, int] = field(default_factory=dict)
+    reports: SparkTaskReports = field(default_factory=lambda: SparkTaskReports(None))
 
     @property
     def results(self) -> Results:
@@ -68,10 +73,16 @@ class Computation:
 
     def _run_stage(self, stage: Stage) -> StageReport:
         begun = time.monotonic()
+        frame = self.frames[stage].where("kind in ('stats', 'failed')").select("kind", "data")
+        failed: list[SparkTaskReport] = []
         try:
-            rows = self.frames[stage].where("kind = 'stats'").select("data").collect()
+            with watched(self.reports, self.plan.id, stage, self.tasks[stage]) as failed:
+                rows = frame.collect()
         except Exception as error:
-            raise stage_error(stage, error) from error
+            if not failed:
+                raise stage_error(stage, error) from error
+        if failed:
+            raise failed_records(stage, failed)
         tasks = [json.loads(bytes(row["data"])) for row in rows]
         dropped: dict[tuple[str, str], int] = {}
         for task in tasks:
@@ -137,7 +148,10 @@ def compute(
     job = StageJob(packed, plan.to_text(), (), combined, with_sinks=outputs == "write")
     frames, archived = archives.numbered(job, plan)
     job = replace(job, archived=archived)
-    return Computation(plan, _frames(spark, application, plan, job, frames), frames)
+    reports = SparkTaskReports(spark)
+    counts = {stage: _count(application, plan, stage) for stage in plan.stages}
+    stages = _frames(spark, application, counts, job, frames, reports)
+    return Computation(plan, stages, frames, counts, reports)
 
 
 def stage_error(stage: Stage, error: Exception) -> Exception:
@@ -145,21 +159,31 @@ def stage_error(stage: Stage, error: Exception) -> Exception:
     return executor_error(f"sub-topology {subs} cannot be computed", error)
 
 
+def failed_records(stage: Stage, failed: Sequence[SparkTaskReport]) -> BackfillError:
+    """Return the error for tasks of a stage that reported a record that they cannot process."""
+    subs, first = ", ".join(map(str, stage)), failed[0].error
+    others = f"; {len(failed) - 1} other tasks have failed, too" if len(failed) > 1 else ""
+    return BackfillError(
+        f"sub-topology {subs} cannot be computed: {first}{others}. Nothing is visible. Correct the "
+        "cause, and run the backfill again"
+    )
+
+
 def _frames(
     spark: Any,
     application: CompiledApplication,
-    plan: BackfillPlan,
+    counts: Mapping[Stage, int],
     job: StageJob,
     archives: Sequence[Any],
+    reports: SparkTaskReports,
 ) -> dict[Stage, Any]:
     """Create the frames of all stages, without running them; `job` is of any stage."""
     from pyspark import StorageLevel
 
     frames: dict[Stage, Any] = {}
-    for stage in plan.stages:
+    for stage, count in counts.items():
         read = {topic for sub in stage for topic in application.plans[sub].topics.all_sources}
         is_cycle = application.writes_to_itself(stage)
-        count = 1 if is_cycle else len(application.tasks(stage, plan))
         upstream = [
             frame
             for one, frame in frames.items()
@@ -167,9 +191,14 @@ def _frames(
         ]
         found = [_records(frame, read) for frame in (*upstream, *archives)]
         rows = _input(spark, found, count, is_cycle=is_cycle)
-        frame = rows.mapInArrow(run_stage(replace(job, stage=stage)), PACK_DDL)
+        frame = rows.mapInArrow(run_stage(replace(job, stage=stage), reports), PACK_DDL)
         frames[stage] = frame.persist(StorageLevel.DISK_ONLY)
     return frames
+
+
+def _count(application: CompiledApplication, plan: BackfillPlan, stage: Stage) -> int:
+    """Return the number of Spark tasks of a stage."""
+    return 1 if application.writes_to_itself(stage) else len(application.tasks(stage, plan))
 
 
 def _union(frames: Sequence[Any]) -> Any:

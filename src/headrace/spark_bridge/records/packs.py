@@ -9,6 +9,7 @@ of processing a record. The columns next to the data describe the pack (see `PAC
     sink       records for a topic outside of the application
     progress   input partitions of a task: a value is the metadata to commit with the offset
     stats      statistics of a task, as JSON
+    failed     the error of a task that cannot process a record, as text
     sign       no rows: shows that a task exists, as Spark omits a stage without rows
 
 Records are ordered by (mts, src, off, seq): `mts` is the largest timestamp of the source partition

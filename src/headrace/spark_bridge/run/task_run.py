@@ -31,6 +31,7 @@ from headrace.spark_bridge.records.order import Block, merged, orders_of
 from headrace.spark_bridge.records.outputs import AttributedRecords, Outputs, SyntheticRecord
 from headrace.spark_bridge.records.packs import Label, packed_note, packs_to_arrow
 from headrace.spark_bridge.records.spill import SpillingState, spill_directory
+from headrace.spark_bridge.stage_watch import SparkTaskReport, SparkTaskReports, returns_errors
 from headrace.state.buffers import bound_caches
 from headrace.state.codec import decode_timestamped
 from headrace.state.layout import is_deletion, key_and_time
@@ -39,7 +40,7 @@ from headrace.state.memory import MemoryTaskState
 from headrace.state.timed import TimedBuffer
 from headrace.streams.config.config import StreamsConfig
 from headrace.streams.config.config import table as setting_table
-from headrace.streams.errors import RecordError, describe_offsets
+from headrace.streams.errors import ProcessorFailedError, RecordError, describe_offsets
 from headrace.streams.kafka.protocols import CommittedOffset, Log, TopicPartition
 from headrace.streams.metrics.snapshots import moment
 from headrace.streams.plan.plan import TaskId
@@ -62,8 +63,9 @@ COLLECT_OBJECTS = 100_000
 class run_stage:  # noqa: N801 - called as a function
     """Function that Spark calls for each of its partitions: takes and yields Arrow batches."""
 
-    def __init__(self, job: StageJob) -> None:
+    def __init__(self, job: StageJob, reports: SparkTaskReports) -> None:
         self._job = job
+        self._reports = reports
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import TaskContext
@@ -72,10 +74,24 @@ class run_stage:  # noqa: N801 - called as a function
         assert context is not None, "not in a Spark task"
         application, plan = self._job.open()
         config = application.config
-        with without_record_texts(full=config.log_errors == "full"), _collector_off():
-            opener = consumer_opener(config, committed=config.reads_committed)
-            tables, number = consumer_opener(config), context.partitionId()
-            yield from StageRun(self._job, application, plan, number, opener, tables).run(batches)
+        opener = consumer_opener(config, committed=config.reads_committed)
+        tables, number = consumer_opener(config), context.partitionId()
+        run = StageRun(self._job, application, plan, number, opener, tables)
+        error = None
+        try:
+            with without_record_texts(full=config.log_errors == "full"), _collector_off():
+                yield from run.run(batches)
+        except _RECURRING as caught:
+            if not returns_errors(context, self._job.stage):
+                raise
+            error = "; ".join([str(caught), *getattr(caught, "__notes__", ())])
+            note = Label("failed", self._job.stage[0], number, "")
+            yield packs_to_arrow([packed_note(note, error.encode())])
+        self._reports.add(SparkTaskReport(number, run.records, error))
+
+
+_RECURRING = (RecordFailedError, ProcessorFailedError, WallClockError)
+"""Errors that every attempt of a Spark task would raise."""
 
 
 @contextmanager
@@ -145,6 +161,11 @@ class StageRun:
         self._dropped: dict[tuple[str, str], int] = {}
         self._block = Block((), ())
         """The block that was processed last."""
+
+    @property
+    def records(self) -> int:
+        """Number of processed records."""
+        return sum(self._records.values())
 
     # -- the run -------------------------------------------------------------------------------
 

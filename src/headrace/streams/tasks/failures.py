@@ -369,7 +369,7 @@ class RecordErrors:
                 function=str(places[0]) if places else None,
                 stage=failure.stage,
                 part=failure.part,
-                **_time_of_row(failure),
+                record_time=_time_of_row(failure),
                 error=kind[-1],
                 reason=str(failure.error) if is_ours(failure.error) else None,
                 dead_letters=len(answer.dead_letters),
@@ -377,11 +377,11 @@ class RecordErrors:
             )
 
 
-def _time_of_row(failure: RecordFailure) -> dict[str, str]:
+def _time_of_row(failure: RecordFailure) -> str | None:
     """Return the time of a row of an archive, which has no offset to find it by."""
     if failure.topic is None or failure.offset is not None or failure.timestamp is None:
-        return {}
-    return {"record_time": moment(failure.timestamp)}
+        return None
+    return moment(failure.timestamp)
 
 
 def _is_about_a_record(error: Exception) -> bool:
