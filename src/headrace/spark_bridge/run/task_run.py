@@ -55,7 +55,9 @@ from headrace.topology.context.task_context import TaskContext, TimeKind
 from headrace.topology.processors.store_wrappers import store_key
 
 RUN_RECORDS = 5000
-"""Number of records that a task processes between checks of its memory."""
+"""Maximum number of records that a task processes between checks of its memory."""
+CHECK_RECORDS = 100
+"""Minimum number of records between these checks: inputs that alternate have short runs."""
 COLLECT_OBJECTS = 100_000
 """Number of new objects that triggers the next garbage collection."""
 
@@ -159,6 +161,8 @@ class StageRun:
         self._reader_of: dict[TopicPartition, Task] = {}
         self._records: dict[TaskId, int] = dict.fromkeys(self._ids, 0)
         self._dropped: dict[tuple[str, str], int] = {}
+        self._unchecked = 0
+        """Number of records since the last check of the memory."""
         self._block = Block((), ())
         """The block that was processed last."""
 
@@ -182,8 +186,12 @@ class StageRun:
                 first = block.records[0]
                 self._process(TopicPartition(first.topic(), first.partition()), block)
                 self._deliver()
-                yield from self._outputs.take()
-                self._bound_memory()
+                if gc.get_count()[0] >= COLLECT_OBJECTS:
+                    gc.collect(0)  # only new objects: the state is large and has no garbage
+                if self._unchecked >= CHECK_RECORDS:
+                    self._unchecked = 0
+                    yield from self._outputs.take()
+                    self._bound_memory()
             yield from self._end()
 
     @contextmanager
@@ -265,6 +273,7 @@ class StageRun:
         done = task.process(count)
         assert done == count, f"{tp}: {done} of {count} records were processed"
         self._records[task.id] += count
+        self._unchecked += count
         if task.caches_bytes() > self._config.statestore_cache_max_bytes:
             task.flush()
         # Unlike live, no commit sends them.
@@ -319,8 +328,6 @@ class StageRun:
     # -- memory --------------------------------------------------------------------------------
 
     def _bound_memory(self) -> None:
-        if gc.get_count()[0] >= COLLECT_OBJECTS:
-            gc.collect(0)  # only new objects: the state is large and contains no garbage
         for task in self._tasks.values():
             if task.uncommitted_bytes() > self._config.statestore_uncommitted_max_bytes:
                 self._flush()
