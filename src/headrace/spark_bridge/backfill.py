@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -18,7 +18,7 @@ from headrace.spark_bridge.cleanup import cleanup_after
 from headrace.spark_bridge.errors import CannotBackfillError
 from headrace.spark_bridge.executor_errors import explained_results
 from headrace.spark_bridge.history.archive_checks import Cutover, Source, Times
-from headrace.spark_bridge.history.planning import Until
+from headrace.spark_bridge.history.planning import Until, parsed_time
 from headrace.spark_bridge.plan.job import Settings, config_of
 from headrace.spark_bridge.reports import Report, StageReport
 from headrace.spark_bridge.session import require_session
@@ -60,7 +60,7 @@ def backfill(
         settings: settings of the live application.
         spark: a session whose executors import the project and reach the brokers; None to plan.
         until: end of the history: "latest" for the last stable offsets, offsets to stop before by
-            partition, or a time with a time zone. The live application processes later records.
+            partition, or a time; the live application processes later records.
         source: DataFrames by topic, with history that is not in Kafka (docs/backfill.md).
         cutover: start of reading from Kafka after DataFrames without offsets: offsets, or a time.
         outputs: "write" or "skip" the records for topics outside of the application.
@@ -90,11 +90,11 @@ def backfill(
     """
     begun = time.monotonic()
     require_session(spark)
-    _check_choices(outputs=(outputs, Outputs), handover=(handover, Handover))
-    _check_choices(order=(order, OrderChoice), times=(times, Times))
+    _check_choices(outputs=outputs, handover=handover, order=order, times=times)
     id = _started(id, settings)  # noqa: A001
-    request = None if dry_run else _request(topology, settings, outputs, reset=reset)
-    plan, is_partitioned, report = (None, False, None) if request is None else _earlier(request, id)
+    until, cutover = parsed_time("until", until), parsed_time("cutover", cutover)
+    request = _request(topology, settings, outputs, reset=reset)
+    plan, is_partitioned, report = _prepared(request, id, until, source, cutover, dry_run=dry_run)
     if report is None:
         from headrace.spark_bridge.stages import compute
 
@@ -102,58 +102,90 @@ def backfill(
             topology, settings, spark=spark, until=until, source=source, cutover=cutover,
             outputs=outputs, order=order, times=times, id=id, dry_run=dry_run, plan=plan,
         )  # fmt: skip
-        report = Report(computed.plan)
-        if request is not None:
+        report = Report(computed.plan, archives=computed.archive_reports)
+        if not dry_run:
             report = _finish(computed, request, handover, on_stage, is_new=not is_partitioned)
     return replace(report, seconds=time.monotonic() - begun)
 
 
-def resume(
+def check_or_resume(
     topology: Topology,
-    settings: Mapping[str, object] | StreamsConfig,
+    settings: Settings,
     *,
     id: str,  # noqa: A002
+    until: Until,
+    archived: Collection[str],
+    cutover: Cutover | None,
     outputs: Outputs = "write",
     reset: bool = False,
+    dry_run: bool = False,
 ) -> Report | None:
-    """Finish an earlier attempt if no Spark job is left to run; return None if Spark is needed."""
-    *_, report = _earlier(_request(topology, settings, outputs, reset=reset), id)
+    """Finish an earlier attempt if no Spark job is left to run; return None if Spark is needed.
+
+    Raises:
+        CannotBackfillError: the arguments or the cluster do not permit the backfill.
+    """
+    request = _request(topology, settings, outputs, reset=reset)
+    source = dict.fromkeys(archived) or None
+    *_, report = _prepared(request, id, until, source, cutover, dry_run=dry_run)
     return report
 
 
 def _request(
-    topology: Topology,
-    settings: Mapping[str, object] | StreamsConfig,
-    outputs: Outputs,
-    *,
-    reset: bool,
+    topology: Topology, settings: Settings, outputs: Outputs, *, reset: bool
 ) -> HandoverRequest:
     from headrace.spark_bridge.handover.handover import HandoverRequest
     from headrace.spark_bridge.handover.target import HandoverTarget
     from headrace.spark_bridge.plan.job import CompiledApplication
+    from headrace.spark_bridge.run.refusals import refuse_early
 
-    target = HandoverTarget.live(CompiledApplication.of(topology, settings))
+    application = CompiledApplication.of(topology, settings)
+    refuse_early(topology, application)
+    target = HandoverTarget.live(application)
     return HandoverRequest(target=target, outputs=outputs, reset=reset)
 
 
-def _earlier(
-    request: HandoverRequest, backfill_id: str
+def _prepared(
+    request: HandoverRequest,
+    backfill_id: str,
+    until: Until,
+    source: Source,
+    cutover: Cutover | None,
+    *,
+    dry_run: bool,
 ) -> tuple[BackfillPlan | None, bool, Report | None]:
-    """Find an earlier attempt, and finish it if no Spark job is left to run.
+    """Check everything that needs no Spark, and finish an earlier attempt that needs no Spark.
 
     Returns:
-        Its plan, whether its handover is partitioned, and its report if it is finished.
+        The plan of an earlier attempt, whether its handover is partitioned, and its report if it
+        is finished.
     """
-    from headrace.spark_bridge.handover.handover import find_earlier_attempt, finish
+    from headrace.spark_bridge.handover.handover import check_target, find_earlier_attempt, finish
+    from headrace.spark_bridge.history.archives import ArchiveSet
+    from headrace.spark_bridge.history.planning import make_plan
+    from headrace.spark_bridge.run.refusals import refuse_processors
 
-    found = find_earlier_attempt(backfill_id, request.target)
-    report = None
-    if found.plan is not None and found.is_done:
-        report = Report(found.plan)
-    elif found.plan is not None and found.is_partitioned:
-        handed = finish(found.plan, request)
-        report = None if handed is None else Report(found.plan, handover=handed)
-    return found.plan, found.is_partitioned, report
+    target = request.target
+    found = find_earlier_attempt(backfill_id, target)
+    if found.plan is not None and not dry_run:
+        if found.is_done:
+            return found.plan, found.is_partitioned, Report(found.plan)
+        handed = finish(found.plan, request) if found.is_partitioned else None
+        if handed is not None:
+            return found.plan, True, Report(found.plan, handover=handed)
+    ArchiveSet.check(source, target.application, target.admin, cutover, found.plan)
+    planned = found.plan or make_plan(
+        target.application,
+        target.admin,
+        id=backfill_id,
+        now_ms=target.now_ms(),
+        until=until,
+        create=False,
+    )
+    refuse_processors(target.application, planned)
+    if not found.is_partitioned:
+        check_target(request, planned)
+    return found.plan, found.is_partitioned, None
 
 
 def _finish(
@@ -174,13 +206,17 @@ def _finish(
         with explained_results():
             rows = results.counts
         handed = hand_over(results, request, handover)
-    return Report(computed.plan, stages, rows, handed)
+    return Report(computed.plan, stages, rows, handed, archives=computed.archive_reports)
 
 
-def _check_choices(**given: tuple[str, Any]) -> None:
-    for name, (word, allowed) in given.items():
-        if word not in get_args(allowed):
-            choices = ", ".join(map(repr, get_args(allowed)))
+_CHOICES = {"outputs": Outputs, "handover": Handover, "order": OrderChoice, "times": Times}
+
+
+def _check_choices(**given: str) -> None:
+    for name, word in given.items():
+        allowed = get_args(_CHOICES[name])
+        if word not in allowed:
+            choices = ", ".join(map(repr, allowed))
             raise CannotBackfillError(f"{name} must be one of {choices}, not {word!r}")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import date
 from typing import Any
 
 from headrace.spark_bridge.plan.plan import BackfillPlan
@@ -31,6 +32,29 @@ class StageReport:
 
 
 @dataclass(frozen=True, slots=True)
+class ArchiveReport:
+    """Report of the archive of a topic.
+
+    Args:
+        topic: name of the topic.
+        rows: number of rows.
+        first_ms: the lowest timestamp, in milliseconds since 1970.
+        last_ms: the highest timestamp.
+        partitions: number of partitions of the topic that have rows, or that the keys are divided
+            among.
+        longest_gap: first and last day of the longest time without rows, in UTC; None if each day
+            between the first and the last row has rows.
+    """
+
+    topic: str
+    rows: int
+    first_ms: int | None
+    last_ms: int | None
+    partitions: int
+    longest_gap: tuple[date, date] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
     """Report of a backfill.
 
@@ -41,6 +65,7 @@ class Report:
         handover: report of the handover (see `headrace.spark_bridge.handover.handover`); None if
             there was no handover, for example because an earlier attempt completed it.
         seconds: duration of the whole backfill.
+        archives: the archives that it read.
     """
 
     plan: BackfillPlan
@@ -48,6 +73,7 @@ class Report:
     rows: Mapping[tuple[str, str], int] = field(default_factory=dict)
     handover: Any = None
     seconds: float = 0.0
+    archives: tuple[ArchiveReport, ...] = ()
 
     @property
     def id(self) -> str:

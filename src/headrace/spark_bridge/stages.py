@@ -25,7 +25,7 @@ from headrace.spark_bridge.plan.job import (
 from headrace.spark_bridge.plan.plan import BackfillPlan
 from headrace.spark_bridge.records.packs import ORDER, PACK_DDL, RESULT_KINDS
 from headrace.spark_bridge.records.results import Results
-from headrace.spark_bridge.reports import StageReport
+from headrace.spark_bridge.reports import ArchiveReport, StageReport
 from headrace.spark_bridge.run.refusals import refuse_early, refuse_processors
 from headrace.spark_bridge.run.task_run import run_stage
 from headrace.spark_bridge.stage_watch import SparkTaskReport, SparkTaskReports, watched
@@ -44,6 +44,7 @@ class Computation:
     Args:
         frames: of each stage, by its sub-topologies; lazy and persisted on the executors' disks.
         archives: the persisted records of archives.
+        archive_reports: what the archives have.
         tasks: number of Spark tasks of each stage.
         reports: of the finished tasks.
     """
@@ -52,6 +53,7 @@ class Computation:
     frames: Mapping[Stage, Any] = field(default_factory=dict)
     archives: Sequence[Any] = ()
     tasks: Mapping[Stage, int] = field(default_factory=dict)
+    archive_reports: tuple[ArchiveReport, ...] = ()
     reports: SparkTaskReports = field(default_factory=lambda: SparkTaskReports(None))
 
     @property
@@ -140,8 +142,9 @@ def compute(
         )
         plan = archives.ended(plan, until)
     refuse_processors(application, plan)
+    found = archives.reports
     if dry_run:
-        return Computation(plan)
+        return Computation(plan, archive_reports=found)
     combined = combined_topics(topology, config, order)
     application = CompiledApplication.of(topology, config, combined)
     packed = pack_application(topology, config)
@@ -151,7 +154,7 @@ def compute(
     reports = SparkTaskReports(spark)
     counts = {stage: _count(application, plan, stage) for stage in plan.stages}
     stages = _frames(spark, application, counts, job, frames, reports)
-    return Computation(plan, stages, frames, counts, reports)
+    return Computation(plan, stages, frames, counts, found, reports)
 
 
 def stage_error(stage: Stage, error: Exception) -> Exception:

@@ -18,6 +18,7 @@ from headrace.spark_bridge.history.archive_checks import (
     cuts_of,
 )
 from headrace.streams.kafka.protocols import TopicPartition
+from headrace.streams.metrics.snapshots import moment
 from headrace.streams.testing.memory_cluster import MemoryMessage
 
 START_MS = 1_700_000_000_000
@@ -184,7 +185,7 @@ def test_only_what_is_decided_is_looked_at_behind_an_archive() -> None:
 
 
 def test_a_record_at_the_time_counts_twice_and_one_before_does_not() -> None:
-    with pytest.raises(CannotBackfillError, match=f"count twice .*up to {time_of(10)} ms,"):
+    with pytest.raises(CannotBackfillError, match=f"count twice .*up to {moment(time_of(10))},"):
         History().cut(without(0, 10), at(10))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import date
 
 import pytest
 
@@ -148,3 +149,18 @@ def test_a_plan_of_a_version_that_did_not_ask_is_followed() -> None:
     refuse_other_archive(plan, put_together(part(0)))
     with pytest.raises(CannotBackfillError, match="no records"):
         refuse_other_archive(replace(plan, archived_rows={}), put_together(part(0)))
+
+
+def test_a_report_of_an_archive_has_its_times_and_the_longest_gap() -> None:
+    """A month that nobody loaded is in no partition."""
+    parts = (
+        replace(part(0), earliest=NOW * 1000, latest=NOW * 1000 + 1, days=(1, 2, 40, 43)),
+        replace(part(1), earliest=5, latest=6, days=(3, 40, 41)),
+    )
+    report = put_together(*parts).report(2)
+    assert (report.rows, report.first_ms, report.last_ms) == (10, 5, NOW * 1000 + 1)
+    assert report.partitions == 2
+    assert report.longest_gap == (date(1970, 1, 5), date(1970, 2, 9))
+    assert put_together(part(0)).report(2).longest_gap is None
+    whole = put_together(replace(timed(None), days=(7, 8)), partitions=False, offsets=False)
+    assert (whole.report(6).partitions, whole.report(6).longest_gap) == (6, None)

@@ -126,3 +126,48 @@ def test_another_backfill_that_is_open_is_named_before_spark_starts(
     result = headrace(tmp_path, "backfill")
     assert result.exit_code == ExitCode.BACKFILL
     assert "Finish it with headrace backfill ... --id bf-1" in words(result)
+
+
+@pytest.mark.parametrize("dry_run", [(), ("--dry-run",)], ids=["run", "dry run"])
+@pytest.mark.parametrize("archived", [False, True], ids=["kafka", "files"])
+def test_an_application_that_runs_or_has_offsets_is_refused_before_spark_starts(
+    handed: Handed, tmp_path: Path, archived: bool, dry_run: tuple[str, ...]
+) -> None:
+    arguments = list(dry_run)
+    if archived:
+        (tmp_path / "lines.csv").write_text("key,value,timestamp\n")
+        arguments += [f"--source={handed.source}={tmp_path}/lines.csv", "--cutover=2026-01-31"]
+    with live(handed.topology, handed.settings) as app:
+        app.wait_processed(LINES * RECORDS_A_LINE)
+        running = headrace(tmp_path, "backfill", *arguments)
+    assert running.exit_code == ExitCode.BACKFILL, running.output
+    assert "is running (members of its group" in words(running)
+    stopped = headrace(tmp_path, "backfill", *arguments)
+    assert stopped.exit_code == ExitCode.BACKFILL, stopped.output
+    assert "has already committed offsets" in words(stopped)
+
+
+@pytest.mark.parametrize("dry_run", [(), ("--dry-run",)], ids=["run", "dry run"])
+def test_wrong_names_and_paths_are_refused_before_spark_starts(
+    handed: Handed, tmp_path: Path, dry_run: tuple[str, ...]
+) -> None:
+    (tmp_path / "empty.parquet").touch()
+    (tmp_path / "lines.csv").write_text("key,value,timestamp\n")
+    (tmp_path / "directory").mkdir()
+    source, files = handed.source, f"{tmp_path}/lines.csv"
+    for arguments, why in (
+        ([f"--source={source}={tmp_path}/none.parquet"], "none.parquet does not exist"),
+        ([f"--source={source}={tmp_path}/empty.parquet"], "empty.parquet is empty"),
+        ([f"--source={source}={tmp_path}/directory"], "directory has no files"),
+        ([f"--source=other={files}"], "the topology does not read (other)"),
+        ([f"--source={source}={files}", "--cutover=other-0=5"], "partitions without an archive"),
+        (["--cutover=2026-01-31"], "cutover= requires source="),
+        (["--until=other-0=5"], "partitions that are not inputs (other-0)"),
+    ):
+        result = headrace(tmp_path, "backfill", *arguments, *dry_run)
+        assert result.exit_code == ExitCode.BACKFILL, result.output
+        assert why in words(result), result.output
+    handed.topics.delete_all()
+    gone = headrace(tmp_path, "backfill", *dry_run)
+    assert gone.exit_code in (ExitCode.BACKFILL, ExitCode.TOPICS), gone.output
+    assert "do not exist" in words(gone)

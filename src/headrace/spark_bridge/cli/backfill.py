@@ -24,8 +24,10 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from headrace.spark_bridge.backfill import new_id
 from headrace.spark_bridge.cleanup import cleanup_after
 from headrace.spark_bridge.errors import BackfillError, CannotBackfillError, SparkMissingError
+from headrace.spark_bridge.reports import ArchiveReport, Report
 from headrace.streams.cli.options import cli_errors, load, settings_option, target_argument
 from headrace.streams.kafka.protocols import TopicPartition
 from headrace.streams.supervisor import exit_codes
@@ -35,7 +37,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from headrace.spark_bridge.history.planning import Until
-    from headrace.spark_bridge.reports import Report, StageReport
+    from headrace.spark_bridge.reports import StageReport
     from headrace.streams.app import KafkaStreams
 
 
@@ -368,7 +370,7 @@ def backfill(
     The application must not run meanwhile. Its next start continues after the last record that was
     read.
     """
-    options["id"] = id_
+    options["id"] = id_ or new_id()
     with cli_errors(code_of):
         from headrace.spark_bridge.session import require_spark
 
@@ -379,9 +381,11 @@ def backfill(
             _drop(app, id_, console)
         elif dry_run and not sources:
             _print_plan(_run(app, None, None, options, dry_run=True), console)
-        elif not dry_run and (ended := _resumed(app, options)) is not None:
+        elif (ended := _checked(app, sources, master, options, dry_run=dry_run)) is not None:
             _print_ended(ended, app, console)
         else:
+            if not dry_run:
+                console.print(f"backfill {options['id']}", highlight=False)
             with _spark(master, conf, app, console) as spark:
                 frames = _opened(spark, sources)
                 if dry_run:
@@ -423,11 +427,41 @@ def _show(
     )
 
 
-def _resumed(app: KafkaStreams, options: Mapping[str, Any]) -> Report | None:
-    from headrace.spark_bridge.backfill import new_id, resume
+def _checked(
+    app: KafkaStreams,
+    sources: tuple[FileSource, ...],
+    master: str,
+    options: Mapping[str, Any],
+    *,
+    dry_run: bool,
+) -> Report | None:
+    """Check everything that needs no Spark; return a report if an earlier attempt is finished."""
+    from headrace.spark_bridge.backfill import check_or_resume
 
-    id_, outputs = options["id"] or new_id(), options["outputs"]
-    return resume(app.topology, app.config, id=id_, outputs=outputs, reset=options["reset"])
+    for source in sources if master.startswith("local") else ():
+        _check_path(source)
+    archived = [source.topic for source in sources]
+    names = ("id", "until", "cutover", "outputs", "reset")
+    chosen = {name: options[name] for name in names}
+    return check_or_resume(app.topology, app.config, archived=archived, dry_run=dry_run, **chosen)
+
+
+def _check_path(source: FileSource) -> None:
+    """Raise if local files do not exist or are empty; Spark reads other paths, and patterns."""
+    if "://" in source.path or any(sign in source.path for sign in "*?[{"):
+        return
+    path = Path(source.path.removeprefix("file:"))
+    problem = None
+    if not path.exists():
+        problem = "does not exist"
+    elif path.is_file() and not path.stat().st_size:
+        problem = "is empty"
+    elif path.is_dir() and not any(file.is_file() for file in path.rglob("*")):
+        problem = "has no files"
+    if problem is not None:
+        raise CannotBackfillError(
+            f"{source.path} {problem} (--source {source.topic}). Correct the path"
+        )
 
 
 def _print_ended(report: Report, app: KafkaStreams, console: Console) -> None:
@@ -441,6 +475,8 @@ def _print_ended(report: Report, app: KafkaStreams, console: Console) -> None:
 
 def _print_plan(report: Report, console: Console) -> None:
     plan = report.plan
+    for archive in report.archives:
+        console.print(described_archive(archive), highlight=False)
     for tp in plan.inputs:
         begin, end = plan.starts[tp], plan.ends[tp]
         console.print(f"{tp}: from offset {begin:,} up to {end:,}", highlight=False)
@@ -449,6 +485,37 @@ def _print_plan(report: Report, console: Console) -> None:
         f"{plan.records:,} offsets; stages of sub-topologies: {stages}. "
         "Nothing was done (--dry-run).",
         highlight=False,
+    )
+    for stage in plan.stages:
+        if len(stage) > 1:
+            console.print(
+                f"sub-topologies {'+'.join(map(str, stage))} run in one Spark task, because they "
+                "write to each other.",
+                highlight=False,
+            )
+
+
+def described_archive(archive: ArchiveReport) -> str:
+    """Describe an archive, so that missing files can be seen.
+
+    >>> from datetime import date
+    >>> gap = (date(2026, 10, 1), date(2026, 10, 31))
+    >>> archive = ArchiveReport("orders", 1200, 1_788_220_800_000, 1_795_996_800_000, 4, gap)
+    >>> print(described_archive(archive))
+    archive of orders: 1,200 rows in 4 partitions, from 2026-09-01T00:00:00.000Z to \
+2026-11-30T00:00:00.000Z; longest gap: no rows on 31 days, from 2026-10-01 to 2026-10-31
+    """
+    from headrace.streams.metrics.snapshots import moment
+
+    times = [moment(ms) for ms in (archive.first_ms, archive.last_ms) if ms is not None]
+    gap = "no day without rows"
+    if archive.longest_gap is not None:
+        first, last = archive.longest_gap
+        days = (last - first).days + 1
+        gap = f"longest gap: no rows on {days:,} days, from {first} to {last}"
+    return (
+        f"archive of {archive.topic}: {archive.rows:,} rows in {archive.partitions} partitions, "
+        f"from {' to '.join(times)}; {gap}"
     )
 
 

@@ -124,7 +124,7 @@ class HandoverTarget:
 
     def refuse_offsets(self, plan: BackfillPlan, *, reset: bool) -> None:
         """Raise if offsets may not be replaced, after open transactions are decided."""
-        found = self.groups.committed_at(self.group, self.inputs(plan))
+        found = self.groups.committed_at(self.group, self._existing(self.inputs(plan)))
         if found and not reset:
             raise CannotBackfillError(
                 f"the application {self.group} has already committed offsets ({_named(found)}). "
@@ -136,7 +136,7 @@ class HandoverTarget:
         """Raise if changelogs have rows that may not or cannot be replaced."""
         versioned = self._versioned_changelogs()
         tps = [tp for tp in self.changelogs(plan) if not reset or tp.topic in versioned]
-        found = self.old_keys(tps)
+        found = self.old_keys(self._existing(tps))
         if not found:
             return
         if reset:
@@ -148,6 +148,11 @@ class HandoverTarget:
             f"the changelogs of application {self.group} have rows, although it has no offsets "
             f"({_named(found)}). Pass reset=True (--reset) to replace them, or run headrace reset"
         )
+
+    def _existing(self, tps: Sequence[TopicPartition]) -> list[TopicPartition]:
+        """Return the existing partitions; a plan may be made before its internal topics exist."""
+        counts = {name: found.partitions for name, found in self.topics().items()}
+        return [tp for tp in tps if tp.partition < counts.get(tp.topic, 0)]
 
     def _versioned_changelogs(self) -> set[str]:
         return {

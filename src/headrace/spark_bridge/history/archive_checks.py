@@ -9,16 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime, timedelta
+from itertools import pairwise
 from typing import Any, Literal
 
 from headrace.spark_bridge.errors import CannotBackfillError, HistoryGapError
 from headrace.spark_bridge.history.planning import InputEnds
 from headrace.spark_bridge.plan.plan import ArchivedRows, BackfillPlan
+from headrace.spark_bridge.reports import ArchiveReport
 from headrace.streams.kafka.protocols import GroupAdminClient, ReceivedMessage, TopicPartition
+from headrace.streams.metrics.snapshots import moment
 
-Cutover = Mapping[TopicPartition, int] | datetime
-"""Start of reading from Kafka: offsets, or a time whose first records are taken."""
+Cutover = Mapping[TopicPartition, int] | datetime | str
+"""Start of reading from Kafka: offsets, or a time whose first records are taken; a time may be
+text, in UTC without a zone."""
 
 Times = Literal["check", "trust"]
 """Whether implausible timestamps are rejected."""
@@ -39,6 +43,8 @@ NANOSECONDS = 10**17
 EVERYWHERE = -1
 """Partition number of records in an archive without partitions."""
 
+_1970 = date(1970, 1, 1)
+
 
 @dataclass(frozen=True, slots=True)
 class ArchiveStatistics:
@@ -48,6 +54,7 @@ class ArchiveStatistics:
         partition: number of the partition; None if it is missing in the records.
         first: the lowest offset; None without offsets.
         earliest: the lowest timestamp, in milliseconds since 1970.
+        days: the days since 1970 that have records.
     """
 
     partition: int | None
@@ -58,6 +65,7 @@ class ArchiveStatistics:
     last: int | None
     earliest: int | None
     latest: int | None
+    days: Sequence[int] = ()
 
     @property
     def archived_rows(self) -> ArchivedRows:
@@ -82,6 +90,22 @@ class ArchiveSummary:
     def of(self, tp: TopicPartition) -> ArchiveStatistics | None:
         """Return the statistics of a partition, or of the archive if it has no partitions."""
         return self.parts.get(tp.partition, self.parts.get(EVERYWHERE))
+
+    def report(self, partitions: int) -> ArchiveReport:
+        """Summarize the archive; `partitions` is the topic's number of partitions."""
+        parts = self.parts.values()
+        days = sorted({day for part in parts for day in part.days})
+        before, after = max(pairwise(days), key=lambda two: two[1] - two[0], default=(0, 0))
+        return ArchiveReport(
+            self.topic,
+            sum(part.rows for part in parts),
+            min((p.earliest for p in parts if p.earliest is not None), default=None),
+            max((p.latest for p in parts if p.latest is not None), default=None),
+            partitions if EVERYWHERE in self.parts else len(self.parts),
+            (_1970 + timedelta(before + 1), _1970 + timedelta(after - 1))
+            if after - before > 1
+            else None,
+        )
 
     def is_beyond(self, ends: Mapping[TopicPartition, int]) -> bool:
         return any(
@@ -135,7 +159,7 @@ def refuse_implausible_times(summary: ArchiveSummary) -> None:
     high = max(part.latest for part in parts if part.latest is not None)
     if low < 0:
         raise CannotBackfillError(
-            f"the archive has timestamps before 1970 ({summary.topic}, {low}), such as -1 for a "
+            f"the archive has timestamps before 1970 ({summary.topic}, {low} ms), such as -1 for a "
             "record without a time. Correct them, or filter them out with where('timestamp >= 0')"
         )
     if low >= EARLIEST_MS and high < LATEST_MS:
@@ -213,7 +237,7 @@ def cuts_of(
     partitions: int,
     admin: GroupAdminClient | InputEnds,
     read: ReadRange,
-    cutover: Cutover | None,
+    cutover: Mapping[TopicPartition, int] | datetime | None,
 ) -> dict[TopicPartition, int]:
     """Return the first offset to read from Kafka for each partition of an archive.
 
@@ -262,13 +286,17 @@ class _ArchiveTopic:
                 yield from batch
 
 
-def _own_ends(summary: ArchiveSummary, tps: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-    if not summary.has_offsets:
+def refuse_unknown_end(topic: str, *, has_offsets: bool) -> None:
+    if not has_offsets:
         raise HistoryGapError(
             f"the archive has no offsets, so the next record of the topic is unknown "
-            f"({summary.topic}). Give cutover= as offsets or as a time, or an archive with the "
+            f"({topic}). Give cutover= as offsets or as a time, or an archive with the "
             "columns partition and offset"
         )
+
+
+def _own_ends(summary: ArchiveSummary, tps: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+    refuse_unknown_end(summary.topic, has_offsets=summary.has_offsets)
     return {tp: _end(summary.of(tp)) for tp in tps}
 
 
@@ -293,15 +321,15 @@ def _at_time(
         if start > 0 and (first is None or first >= cut):
             raise HistoryGapError(
                 f"Kafka has no records from before the cut-over, so records after it may be "
-                f"deleted, too ({tp}, from offset {start}, cut-over {time_ms} ms). Give cutover= "
-                "as offsets, or an archive with partition and offset"
+                f"deleted, too ({tp}, from offset {start}, cut-over {moment(time_ms)}). Give "
+                "cutover= as offsets, or an archive with partition and offset"
             )
     for part in () if summary.has_offsets else summary.parts.values():
         if part.latest is not None and part.latest >= time_ms:
             raise CannotBackfillError(
                 f"the archive has records after the cut-over, which would count twice "
-                f"({summary.topic}, up to {part.latest} ms, cut-over {time_ms} ms). Remove them "
-                "from the archive, or give a later time"
+                f"({summary.topic}, up to {moment(part.latest)}, cut-over {moment(time_ms)}). "
+                "Remove them from the archive, or give a later time"
             )
     return cuts
 

@@ -24,7 +24,9 @@ from headrace.spark_bridge.cleanup import cleanup_after
 from headrace.spark_bridge.errors import BackfillError, CannotBackfillError
 from headrace.spark_bridge.executor_errors import executor_error, without_record_texts
 from headrace.spark_bridge.history.archive_checks import (
+    EARLIEST_MS,
     EVERYWHERE,
+    LATEST_MS,
     ArchiveStatistics,
     ArchiveSummary,
     Cutover,
@@ -35,6 +37,7 @@ from headrace.spark_bridge.history.archive_checks import (
     cuts_of,
     refuse_implausible_times,
     refuse_other_archive,
+    refuse_unknown_end,
     summary_of,
 )
 from headrace.spark_bridge.history.planning import InputEnds, Until
@@ -53,11 +56,15 @@ from headrace.spark_bridge.records.packs import (
     packed_records,
     packs_to_arrow,
 )
+from headrace.spark_bridge.reports import ArchiveReport
 from headrace.streams.errors import ARCHIVE_ROWS
 from headrace.streams.kafka.protocols import GroupAdminClient, TopicPartition
+from headrace.streams.metrics.snapshots import moment
 from headrace.streams.plan.topics import describe_as
 from headrace.topology.compile.source import stampers
+from headrace.topology.errors import type_of
 
+DAY_MS = 86_400_000
 AMONG_EQUALS = ("file", "row", "content")
 """Columns that sort records with equal timestamps, before their keys and values."""
 
@@ -85,6 +92,11 @@ def open_archive(topic: str, frame: Any, partitions: int) -> Archive:
     """Check the columns of an archive, and assign each record a partition."""
     from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
+    if not hasattr(frame, "columns"):
+        raise CannotBackfillError(
+            f"source= must map topics to DataFrames, not to {type_of(frame)} (topic {topic}). Read "
+            "files first, for example with spark.read.parquet(path)"
+        )
     names = set(frame.columns)
     missing = sorted({"key", "value", "timestamp"} - names)
     if missing:
@@ -204,6 +216,13 @@ def statistics_of(
         F.max("offset").alias("last"),
         F.min("timestamp").alias("earliest"),
         F.max("timestamp").alias("latest"),
+        # Only plausible times, so that the number of days is limited.
+        F.collect_set(
+            F.when(
+                F.col("timestamp").between(EARLIEST_MS, LATEST_MS),
+                F.floor(F.col("timestamp") / DAY_MS),
+            )
+        ).alias("days"),
     )
     return summary_of(
         archive.topic,
@@ -383,11 +402,49 @@ class ArchiveSet:
         times: Times = "check",
     ) -> ArchiveSet:
         """Check the frames, and find the first offsets to read from Kafka after them."""
+        partitions = cls.check(source, application, admin, cutover, plan)
+        if source is None:
+            return cls()
+        archives = [open_archive(t, frame, partitions[t]) for t, frame in source.items()]
+        starts = None if plan is None else plan.starts
+        for archive in archives if plan is None else ():
+            if _of_topic(cutover, archive.topic) is None:
+                refuse_unknown_end(archive.topic, has_offsets=archive.has_offsets)
+        found = [_summary(archive, starts) for archive in archives]
+        cuts: dict[TopicPartition, int] = {}
+        for summary in found:
+            if plan is None and not summary.parts:
+                raise CannotBackfillError(
+                    f"the archive of {summary.topic} has no rows. Give its files, or omit the "
+                    "archive if the topic has no earlier history"
+                )
+            if times == "check":
+                refuse_implausible_times(summary)
+            if plan is not None:
+                refuse_other_archive(plan, summary)
+                cuts.update({p: at for p, at in plan.starts.items() if p.topic == summary.topic})
+            else:
+                mine = _of_topic(cutover, summary.topic)
+                read = _reader(application)
+                ends = InputEnds(admin, committed=application.config.reads_committed)
+                cuts.update(cuts_of(summary, partitions[summary.topic], ends, read, mine))
+        return cls(archives, found, cuts)
+
+    @classmethod
+    def check(
+        cls,
+        source: Source,
+        application: CompiledApplication,
+        admin: GroupAdminClient,
+        cutover: Cutover | None,
+        plan: BackfillPlan | None,
+    ) -> dict[str, int]:
+        """Check topics and cut-over, without the frames; return the topics' partition counts."""
         if source is None:
             if cutover is not None:
                 raise CannotBackfillError("cutover= requires source=. Give both, or omit it")
             cls._refuse_others({}, plan)
-            return cls()
+            return {}
         cls._refuse_topics(source, application)
         cls._refuse_others(source, plan)
         described = describe_as(admin, source)
@@ -397,26 +454,8 @@ class ArchiveSet:
             raise CannotBackfillError(
                 f"topic {missing[0]} does not exist. Create it for the live application"
             )
-        tps = [TopicPartition(t, p) for t in source for p in range(partitions[t])]
-        check_cutover(cutover, tps)
-        archives = [open_archive(t, frame, partitions[t]) for t, frame in source.items()]
-        starts = None if plan is None else plan.starts
-        found = [_summary(archive, starts) for archive in archives]
-        cuts: dict[TopicPartition, int] = {}
-        for summary in found:
-            if times == "check":
-                refuse_implausible_times(summary)
-            if plan is not None:
-                refuse_other_archive(plan, summary)
-                cuts.update({p: at for p, at in plan.starts.items() if p.topic == summary.topic})
-            else:
-                mine = cutover
-                if isinstance(cutover, Mapping):
-                    mine = {p: at for p, at in cutover.items() if p[0] == summary.topic} or None
-                read = _reader(application)
-                ends = InputEnds(admin, committed=application.config.reads_committed)
-                cuts.update(cuts_of(summary, partitions[summary.topic], ends, read, mine))
-        return cls(archives, found, cuts)
+        check_cutover(cutover, [TopicPartition(t, p) for t in source for p in range(partitions[t])])
+        return partitions
 
     @staticmethod
     def _refuse_topics(source: Any, application: CompiledApplication) -> None:
@@ -453,6 +492,11 @@ class ArchiveSet:
             f"{', '.join(sorted(source)) or 'no topics'}. Give the same source= (--source), or "
             "drop it"
         )
+
+    @property
+    def reports(self) -> tuple[ArchiveReport, ...]:
+        both = zip(self.archives, self.summaries, strict=True)
+        return tuple(summary.report(archive.partitions) for archive, summary in both)
 
     def ended(self, plan: BackfillPlan, until: Until) -> BackfillPlan:
         """Check that archives can end at the plan's ends; return the plan with their row counts.
@@ -493,6 +537,15 @@ class ArchiveSet:
         return frames, known
 
 
+def _of_topic(
+    cutover: Cutover | None, topic: str
+) -> Mapping[TopicPartition, int] | datetime | None:
+    assert not isinstance(cutover, str), "check_cutover accepts no text"
+    if isinstance(cutover, Mapping):
+        return {p: at for p, at in cutover.items() if p[0] == topic} or None
+    return cutover
+
+
 def _summary(archive: Archive, ends: Mapping[TopicPartition, int] | None) -> ArchiveSummary:
     try:
         return statistics_of(archive, ends)
@@ -520,6 +573,6 @@ def _refuse_left_out(summary: ArchiveSummary, until_ms: int) -> None:
             tp = TopicPartition(summary.topic, partition)
             raise CannotBackfillError(
                 f"the archive has records after until=, which the live application cannot read "
-                f"from Kafka ({summary.topic if partition == EVERYWHERE else tp}, at {part.latest} "
-                "ms). Give a later time, or offsets"
+                f"from Kafka ({summary.topic if partition == EVERYWHERE else tp}, at "
+                f"{moment(part.latest)}). Give a later time, or offsets"
             )

@@ -10,8 +10,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from datetime import datetime
-from typing import Literal
+from datetime import UTC, datetime
+from typing import Any
 
 from headrace.spark_bridge.errors import CannotBackfillError
 from headrace.spark_bridge.plan.job import CompiledApplication
@@ -25,10 +25,28 @@ from headrace.streams.plan.deployment import Deployment
 from headrace.streams.plan.flow import reached
 from headrace.streams.plan.plan import SubPlan
 from headrace.streams.plan.topic_plan import SubTopologyTopics, plan_internal_topics, topic_names
-from headrace.streams.plan.topics import describe_as, prepare_topics
+from headrace.streams.plan.topics import describe_as, describe_twice, prepare_topics
 
-Until = Literal["latest"] | Mapping[TopicPartition, int] | datetime
-"""End of the history: the last stable offsets, given offsets, or a time (exclusive)."""
+Until = str | Mapping[TopicPartition, int] | datetime
+"""End of the history: "latest" for the last stable offsets, given offsets, or a time (exclusive); a
+time may be text, in UTC without a zone."""
+
+
+def parsed_time(name: str, given: Any) -> Any:
+    """Return a time that is given as text as a datetime, and anything else unchanged.
+
+    >>> parsed_time("until", "2026-01-31T09:00:00")
+    datetime.datetime(2026, 1, 31, 9, 0, tzinfo=datetime.timezone.utc)
+    >>> parsed_time("until", "latest")
+    'latest'
+    """
+    if not isinstance(given, str) or (name, given) == ("until", "latest"):
+        return given
+    try:
+        time = datetime.fromisoformat(given)
+    except ValueError:
+        return given
+    return time if time.tzinfo else time.replace(tzinfo=UTC)
 
 
 class InputEnds:
@@ -120,7 +138,9 @@ def _topics(
         )
         counts.update({name: found.partitions for name, found in descriptions.items()})
         return counts, _ids_without(sinks, descriptions)
-    existing = describe_as(admin, topic_names(needed), written=sinks)
+    names = topic_names(needed)
+    external = {name for topics in needed for name in topics.sources}
+    existing = describe_twice(admin, names, external, written=sinks)
     planned = plan_internal_topics(needed, existing, topic_configs=config.topic_configs)
     counts.update({name: found.partitions for name, found in existing.items()})
     counts.update({topic.name: topic.partitions for topic in planned.internal})
@@ -153,8 +173,13 @@ def ranges(
             raise CannotBackfillError("until= has no time zone. Add one, such as timezone.utc")
         found = admin.offsets_at(tps, int(until.timestamp() * 1000))
         ends = {p: stable[p] if at is None else min(at, stable[p]) for p, at in found.items()}
-    elif until != "latest":
+    elif isinstance(until, Mapping):
         ends = _requested(until, starts, stable)
+    elif until != "latest":
+        raise CannotBackfillError(
+            f"until= must be 'latest', a time or offsets, not {until!r}. Give a time such as "
+            "2026-01-31T09:00:00Z, or offsets by partition"
+        )
     for tp in tps:
         cut = cuts.get(tp)
         if cut is not None:

@@ -23,6 +23,7 @@ from headrace.streams.config.config import StreamsConfig
 from headrace.streams.kafka.admin import LiveAdmin
 from headrace.streams.kafka.group_admin import GroupAdmin
 from headrace.streams.kafka.protocols import TopicPartition
+from headrace.streams.metrics.snapshots import moment
 from tests.support import kafka
 from tests.support.processes import wait_until
 from tests.support.topics import Topics
@@ -126,7 +127,7 @@ def test_a_time_from_which_kafka_may_have_deleted_records_is_refused(topic: Topi
 
 
 def test_a_record_that_would_count_twice_is_refused(topic: Topic) -> None:
-    with pytest.raises(CannotBackfillError, match=f"count twice .*up to {time_of(10)} ms,"):
+    with pytest.raises(CannotBackfillError, match=f"count twice .*up to {moment(time_of(10))},"):
         topic.cut(topic.without(0, 10), at(10))
 
 

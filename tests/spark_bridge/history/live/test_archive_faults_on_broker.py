@@ -70,7 +70,7 @@ def test_records_that_say_no_place_or_time_are_refused(spark: Any, kept: Kept) -
     assert count
     for column in ("offset", "partition", "timestamp"):
         holed = archive.withColumn(column, F.when(~some, F.col(column)))
-        said = f"archive of {kept.source} has {count} records that say no {column}"
+        said = rf"{count} records of the archive have no {column} \({kept.source}\)"
         with pytest.raises(CannotBackfillError, match=said):
             kept.planned(spark, holed)
     wide = archive.withColumn("partition", F.when(some, 7).otherwise(F.col("partition")))
@@ -123,7 +123,9 @@ def test_an_archive_of_a_topic_that_is_a_changelog_too_is_refused(
     builder.table(topic, key=serdes.string, value=serdes.string, store="table")
     settings = settings_of(topics, tmp_path)
     reused = settings | {"topology.optimization": "reuse.ktable.source.topics"}
-    archive = spark.createDataFrame([], "key string, value string, timestamp long")
+    archive = spark.createDataFrame(
+        [("k", "v", START_MS)], "key string, value string, timestamp long"
+    )
     source, cutover = {topic: archive}, {TopicPartition(topic, 0): 0}
     with pytest.raises(CannotBackfillError, match=r"table.*reuse\.ktable\.source\.topics"):
         backfill(builder.build(), reused, spark=spark, source=source, cutover=cutover, dry_run=True)

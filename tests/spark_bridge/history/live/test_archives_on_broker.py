@@ -153,9 +153,28 @@ def test_an_attempt_goes_on_with_the_archives_that_it_was_planned_with(
 def test_a_source_that_is_no_archive_of_an_input_is_refused(spark: Any, archived: Archived) -> None:
     nothing: Any = "connector"
     for source, why in (
-        (nothing, "give a mapping from topics to DataFrames"),
-        ({"lines": None}, f"names lines, and the topology reads {archived.source}"),
+        (nothing, "must map topics to DataFrames"),
+        ({archived.source: "lines.parquet"}, "not to a str .*spark.read.parquet"),
+        ({"lines": None}, f"does not read .lines.. Use topics of {archived.source}"),
         ({archived.source: spark.range(3)}, "has no column key, timestamp, value"),
     ):
         with pytest.raises(CannotBackfillError, match=why):
             backfill(archived.topology, archived.settings, spark=spark, source=source)
+
+
+def test_a_plan_reports_what_the_archive_has_and_an_empty_one_is_refused(
+    spark: Any, archived: Archived
+) -> None:
+    from pyspark.sql.functions import expr
+
+    archive = archived.archive(spark).drop("offset", "partition")
+    late = archive.withColumn("timestamp", expr("timestamp + interval 40 days"))
+    both = archive.unionByName(late)
+    cutover = (TIME + timedelta(days=90)).isoformat()
+    plan = archived.backfill(spark, both, cutover=cutover, dry_run=True)
+    (report,) = plan.archives
+    assert (report.topic, report.rows, report.partitions) == (archived.source, 4 * LINES, 2)
+    first = datetime.fromtimestamp(START_MS / 1000, UTC).date()
+    assert report.longest_gap == (first + timedelta(days=1), first + timedelta(days=39))
+    with pytest.raises(CannotBackfillError, match=f"archive of {archived.source} has no rows"):
+        archived.backfill(spark, archive.limit(0), cutover=cutover, dry_run=True)
