@@ -49,7 +49,6 @@ MORE_FIELDS: Mapping[str, tuple[str, ...]] = {
     "brokers_not_reached": ("servers", "reason", "waited_s", "next", "advice"),
     "failure_located": ("traceback", "worker_index"),
     "last_commit_failed": ("tasks", "partitions", "records", "next"),
-    "record_skipped": ("record_time",),
     "records_counted_twice": ("stores", "writes_to"),
     "records_dropped": (
         "topic", "partition", "offset", "record_time", "stream_time", "behind_by", "skew",
