@@ -13,7 +13,7 @@ import click
 
 from benchmarks.jobs.moved import MOVED_WINDOWS, job_of
 from benchmarks.jobs.words import JOBS as WORDS
-from benchmarks.latency import WARMING_S, measured, own
+from benchmarks.latency import WARMING_S, headrace_runner, measured
 from benchmarks.measure.cluster import open_cluster
 from benchmarks.pairs import compare
 
@@ -54,7 +54,7 @@ def main(
                 compare(cluster, job, SETTINGS, pairs=pairs, partitions=partitions)
         if names and "latency" not in names:
             return
-        runners = [own([setting]) for setting in SETTINGS]
+        runners = [headrace_runner([setting]) for setting in SETTINGS]
         for latency in measured(
             cluster,
             rate,
@@ -66,7 +66,7 @@ def main(
             warming_s=WARMING_S,
         ):
             click.echo(
-                f"{latency.who}: p50 {latency.p50:.0f} ms, p99 {latency.p99:.0f} ms, "
+                f"{latency.runner}: p50 {latency.p50:.0f} ms, p99 {latency.p99:.0f} ms, "
                 f"p99.9 {latency.p999:.0f} ms"
             )
 

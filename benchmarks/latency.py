@@ -24,9 +24,9 @@ from confluent_kafka import Consumer, Producer
 from rich.console import Console
 
 from benchmarks.measure.cluster import Cluster, open_cluster
-from benchmarks.measure.usage import usage
+from benchmarks.measure.usage import resource_usage
 from benchmarks.peers.commands import commands, headrace
-from benchmarks.peers.peer import Order, Variant
+from benchmarks.peers.peer import RunSpec, Variant
 from benchmarks.report import latency_table
 from benchmarks.results import Latency
 from benchmarks.throughput import running
@@ -53,10 +53,10 @@ class Runner:
     """
 
     name: str
-    command: Callable[[Order], list[str]]
+    command: Callable[[RunSpec], list[str]]
 
 
-def own(settings: Sequence[str] = (), checkout: Path | None = None) -> Runner:
+def headrace_runner(settings: Sequence[str] = (), checkout: Path | None = None) -> Runner:
     """Return the runner of Headrace.
 
     Args:
@@ -66,8 +66,8 @@ def own(settings: Sequence[str] = (), checkout: Path | None = None) -> Runner:
     words = [word for item in settings for word in ("--set", item)]
     python = sys.executable if checkout is None else str(checkout / ".venv" / "bin" / "python")
 
-    def command(order: Order) -> list[str]:
-        return [python, *headrace(EVERY_UPDATE, order)[1:], *words]
+    def command(spec: RunSpec) -> list[str]:
+        return [python, *headrace(EVERY_UPDATE, spec)[1:], *words]
 
     name = "headrace" if checkout is None else f"headrace of {checkout}"
     return Runner(" ".join((name, *settings)), command)
@@ -78,7 +78,7 @@ def kafka_streams(report: Callable[[str], None]) -> list[Runner]:
     found = commands(report, ["kafka-streams"]).get("kafka-streams")
     if found is None:
         return []
-    return [Runner("kafka-streams", lambda order: found(EVERY_UPDATE, order))]
+    return [Runner("kafka-streams", lambda spec: found(EVERY_UPDATE, spec))]
 
 
 class Feed:
@@ -165,7 +165,7 @@ class Output:
 def _measure(
     cluster: Cluster,
     application: str,
-    who: Runner,
+    runner: Runner,
     per_s: int,
     seconds: float,
     *,
@@ -177,8 +177,8 @@ def _measure(
     cluster.create(source, output, partitions=partitions)
     broker = [] if cluster.broker_pid is None else [cluster.broker_pid]
     with tempfile.TemporaryDirectory(prefix="headrace-bench-state-") as state:
-        order = Order(application, cluster.bootstrap, name, name, output, Path(state))
-        with running(who.command(order), 1) as processes:
+        spec = RunSpec(application, cluster.bootstrap, name, name, output, Path(state))
+        with running(runner.command(spec), 1) as processes:
             pids = [process.pid for process in processes]
             feed = Feed(cluster.bootstrap, source, per_s, seconds + WARM_UP_S)
             feed.probe()
@@ -188,20 +188,23 @@ def _measure(
             begun_s = time.monotonic()
             _read_until(read, feed, begun_s + WARM_UP_S)
             at_s, offset = time.monotonic(), read.offset
-            cpu_s, broker_s = usage(pids).cpu_s, usage(broker).cpu_s
+            cpu_s, broker_s = resource_usage(pids).cpu_s, resource_usage(broker).cpu_s
             ms = _read_until(read, feed, begun_s + WARM_UP_S + seconds)
             took_s = time.monotonic() - at_s
-            cpu_s, broker_s = usage(pids).cpu_s - cpu_s, usage(broker).cpu_s - broker_s
+            cpu_s, broker_s = (
+                resource_usage(pids).cpu_s - cpu_s,
+                resource_usage(broker).cpu_s - broker_s,
+            )
             markers = read.offset - offset - len(ms)
             ms += _read_until(read, feed, time.monotonic() + DRAIN_S)
             read.close()
     cluster.delete(name)
     if feed.left:
-        raise click.ClickException(f"{who.name}, {application}: {feed.left} records are missing")
+        raise click.ClickException(f"{runner.name}, {application}: {feed.left} records are missing")
     cuts = statistics.quantiles(ms, n=1000, method="inclusive")
     return Latency(
         application,
-        who.name,
+        runner.name,
         per_s,
         p50=cuts[499],
         p90=cuts[899],
@@ -251,8 +254,8 @@ def measured(
         _measure(cluster, applications[0], runners[0], rate, warming_s, partitions=partitions)
     for application in applications:
         for number in range(rounds):
-            for who in runners if number % 2 == 0 else reversed(runners):
-                one = _measure(cluster, application, who, rate, seconds, partitions=partitions)
+            for runner in runners if number % 2 == 0 else reversed(runners):
+                one = _measure(cluster, application, runner, rate, seconds, partitions=partitions)
                 found.append(one)
     return found
 
@@ -264,7 +267,7 @@ def measured(
 @click.option("--rounds", default=1, show_default=True, help="Number of rounds, in turns.")
 @click.option("--set", "extra", multiple=True, help="Setting of the application, as name=value.")
 @click.option(
-    "--beside", "others", multiple=True, help="Also run with this setting, as name=value."
+    "--also-with", "others", multiple=True, help="Also run with this setting, as name=value."
 )
 @click.option(
     "--checkout",
@@ -288,8 +291,8 @@ def main(
 ) -> None:
     """Measure the latency of a stateless and of a stateful application."""
     console = Console()
-    runners = [own(extra), *(own((*extra, other)) for other in others)]
-    runners += [own(extra, checkout) for checkout in checkouts]
+    runners = [headrace_runner(extra), *(headrace_runner((*extra, other)) for other in others)]
+    runners += [headrace_runner(extra, checkout) for checkout in checkouts]
     runners += kafka_streams(console.print) if java else []
     with open_cluster(bootstrap) as cluster:
         warming_s = WARMING_S if bootstrap is None else 0.0

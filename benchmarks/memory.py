@@ -21,7 +21,7 @@ from benchmarks.jobs.job import Record
 from benchmarks.jobs.shape import START_MS
 from benchmarks.measure.cluster import Cluster, open_cluster
 from benchmarks.measure.processes import Service
-from benchmarks.measure.usage import usage
+from benchmarks.measure.usage import resource_usage
 from benchmarks.report import memory_table
 from benchmarks.results import Memory
 
@@ -58,12 +58,12 @@ def measured(
             options=options,
         )
         service.wait_for("running")
-        begun_s, begin = time.monotonic(), usage([service.pid]).memory
+        begun_s, begin = time.monotonic(), resource_usage([service.pid]).memory
         most = last = begin
         while service.total("committed") < keys:
             service.require_running()
             time.sleep(POLL_INTERVAL_S)
-            last = usage([service.pid]).memory
+            last = resource_usage([service.pid]).memory
             most = max(most, last)
         took_s = time.monotonic() - begun_s
         service.stop()

@@ -11,8 +11,8 @@ import click
 from benchmarks.jobs.job import Job
 from benchmarks.measure.cluster import Cluster
 from benchmarks.peers.commands import headrace
-from benchmarks.peers.peer import Order, Variant
-from benchmarks.plan import Task
+from benchmarks.peers.peer import RunSpec, Variant
+from benchmarks.plan import JobRun
 from benchmarks.results import Run
 from benchmarks.throughput import Benchmark
 
@@ -30,8 +30,8 @@ def compare(
     """
     variant = Variant("headrace")
     peers = {"headrace": headrace}
-    task = Task(job, job.title, job.shapes[0], (variant,), pairs)
-    benchmark = Benchmark(cluster, task, peers, partitions)
+    job_run = JobRun(job, job.title, job.shapes[0], (variant,), pairs)
+    benchmark = Benchmark(cluster, job_run, peers, partitions)
     both: list[tuple[Run, Run]] = []
     for number in range(-1, pairs):
         runs: dict[str, Run] = {}
@@ -40,7 +40,7 @@ def compare(
             run = runs[setting] = benchmark.run(variant)
             assert not run.wrong, run.wrong
             click.echo(
-                f"  {setting}: {run.whole_s:.1f} s, {run.cpu_s:.1f} CPU-s, broker "
+                f"  {setting}: {run.end_to_end_s:.1f} s, {run.cpu_s:.1f} CPU-s, broker "
                 f"{run.broker_cpu_s or 0:.1f} CPU-s, {run.memory >> 20} MiB, stored "
                 f"{run.stored_bytes >> 10} KiB{' (warm-up)' if number < 0 else ''}",
                 err=True,
@@ -50,15 +50,15 @@ def compare(
     benchmark.close()
     first, second = settings
     click.echo(f"{job.title}, {first} over {second}, median (lowest-highest) of {pairs} pairs:")
-    _print("records per second", both, lambda a, b: b.whole_s / a.whole_s)
-    _print("records per second, steady state", both, lambda a, b: b.middle_s / a.middle_s)
+    _print("records per second", both, lambda a, b: b.end_to_end_s / a.end_to_end_s)
+    _print("records per second, steady state", both, lambda a, b: b.steady_s / a.steady_s)
     _print("records per CPU-second", both, lambda a, b: b.cpu_s / a.cpu_s)
     if all(run.stored_bytes for pair in both for run in pair):
         _print("stored bytes", both, lambda a, b: a.stored_bytes / b.stored_bytes)
 
 
-def _command(setting: str, variant: Variant, order: Order) -> list[str]:
-    return [*headrace(variant, order), "--set", setting]
+def _command(setting: str, variant: Variant, spec: RunSpec) -> list[str]:
+    return [*headrace(variant, spec), "--set", setting]
 
 
 def _print(name: str, both: Sequence[tuple[Run, Run]], ratio: Ratio) -> None:

@@ -1,4 +1,4 @@
-"""Selection of jobs, shapes and variants of `make bench`."""
+"""Jobs, shapes and variants of `make bench`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NEXT_PEERS: tuple[Peer, ...] = ("kafka-streams next", "kafka-streams next transa
 
 
 @dataclass(frozen=True, slots=True)
-class Amount:
+class BenchmarkSize:
     """Size of a benchmark.
 
     Args:
@@ -49,13 +49,13 @@ class Amount:
     restart_keys: tuple[int, ...]
 
 
-FULL = Amount(48, MIN_ROUNDS, 1.0, True, 15, (1_000_000, 5_000_000))
-QUICK = Amount(3.5, 1, QUICK_SHARE, False, 5, (100_000,))
+FULL = BenchmarkSize(48, MIN_ROUNDS, 1.0, True, 15, (1_000_000, 5_000_000))
+QUICK = BenchmarkSize(3.5, 1, QUICK_SHARE, False, 5, (100_000,))
 QUICK_JOBS = ("words", "sum", "stateless", "windows", "stream_table", "sessions")
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class JobRun:
     """One shape of a job, and its variants in the order of a round.
 
     Args:
@@ -86,11 +86,11 @@ class Selection:
     """Jobs and shapes from the command line.
 
     Args:
-        jobs: names of jobs; empty for all of the amount.
+        jobs: names of jobs; empty for all of the benchmark's size.
         shapes: names of shapes, or `random`; empty for all fixed ones.
         seed: seed of random shapes, and of the data of fixed ones; None for its default.
         records: number of input records; None for that of each shape.
-        rounds: number of rounds; None for that of the amount.
+        rounds: number of rounds; None for that of the benchmark's size.
         is_long: whether only long runs are selected.
     """
 
@@ -101,83 +101,85 @@ class Selection:
     rounds: int | None = None
     is_long: bool = False
 
-    def of(self, job: Job, amount: Amount) -> list[Shape]:
+    def of(self, job: Job, size: BenchmarkSize) -> list[Shape]:
         """Return the selected shapes of a job."""
         found = [s for s in job.shapes if not self.shapes or s.name in self.shapes]
         if self.seed is not None:
             found = [replace(shape, seed=self.seed) for shape in found]
             if RANDOM in self.shapes and job.ranges is not None:
                 found.append(job.ranges.draw(job.name, self.seed))
-        if self.records is None and amount.share == 1:
+        if self.records is None and size.share == 1:
             return found
-        return [s.scaled(self.records or int(s.records * amount.share)) for s in found]
+        return [s.scaled(self.records or int(s.records * size.share)) for s in found]
 
 
-def tasks(amount: Amount, selection: Selection) -> Iterator[Task]:
+def job_runs(size: BenchmarkSize, selection: Selection) -> Iterator[JobRun]:
     """Yield the first shape of every job, then long runs, then the other shapes.
 
     The first shape of a job is the hardest one, so that the least favourable ratios are measured
     even if time is short.
     """
     if selection.is_long:
-        yield from long_tasks(selection)
+        yield from long_job_runs(selection)
         return
-    names = selection.jobs or tuple(JOBS if amount.is_full else QUICK_JOBS)
-    shapes = {name: selection.of(JOBS[name], amount) for name in names}
-    most = max(map(len, shapes.values()))
-    for number in range(most if amount.is_full or selection.shapes or selection.jobs else 1):
+    names = selection.jobs or tuple(JOBS if size.is_full else QUICK_JOBS)
+    shapes = {name: selection.of(JOBS[name], size) for name in names}
+    longest = max(map(len, shapes.values()))
+    for number in range(longest if size.is_full or selection.shapes or selection.jobs else 1):
         for name, found in shapes.items():
             if number < len(found):
                 job, has_others = JOBS[name], not number and not selection.shapes
                 is_all = not selection.jobs
-                variants = tuple(_variants(job, amount, is_all=is_all, has_others=has_others))
-                rounds = selection.rounds or amount.rounds
-                yield Task(job, job.title, found[number], variants, rounds)
-        if not number and amount.is_full and selection == Selection():
-            yield from long_tasks(selection)
+                variants = tuple(_variants(job, size, is_all=is_all, has_others=has_others))
+                rounds = selection.rounds or size.rounds
+                yield JobRun(job, job.title, found[number], variants, rounds)
+        if not number and size.is_full and selection == Selection():
+            yield from long_job_runs(selection)
 
 
-def long_tasks(selection: Selection) -> Iterator[Task]:
+def long_job_runs(selection: Selection) -> Iterator[JobRun]:
     """Yield runs of one and two workers, or threads, on two and four partitions."""
-    for name, records in LONG_RECORDS.items():
+    for name in LONG_RECORDS:
         for partitions in LONG_PARTITIONS:
             peers: tuple[Peer, ...] = ("headrace", "kafka-streams")
             variants = tuple(Variant(peer, workers=n) for n in (1, 2) for peer in peers)
             job = JOBS[name]
             title = f"{job.title}, long, {partitions} partitions"
-            shape = job.shape(selection.records or records)
+            shape = job.shape(selection.records or LONG_RECORDS[name])
             rounds = selection.rounds or 1
-            yield Task(job, title, shape, variants, rounds, partitions, is_long=True)
+            yield JobRun(job, title, shape, variants, rounds, partitions, is_long=True)
 
 
-def warm_up() -> Task:
-    """Return a task whose result is not reported."""
+def warm_up() -> JobRun:
+    """Return a run whose result is not reported."""
     shape = replace(ACCOUNTS, records=WARM_RECORDS)
-    return Task(JOBS[WARM_JOB], "warm-up", shape, (Variant("headrace"),), 1)
+    return JobRun(JOBS[WARM_JOB], "warm-up", shape, (Variant("headrace"),), 1)
 
 
-def _variants(job: Job, amount: Amount, *, is_all: bool, has_others: bool) -> Iterator[Variant]:
+def _variants(
+    job: Job, size: BenchmarkSize, *, is_all: bool, has_others: bool
+) -> Iterator[Variant]:
     """Yield the variants with exactly-once and caches, and those of other settings.
 
     Args:
         job: the job.
-        amount: size of the benchmark.
-        is_all: whether all jobs run. Then other settings run once, and otherwise in each round.
-        has_others: whether there are variants of other settings.
+        size: size of the benchmark.
+        is_all: whether all jobs run. If false, other settings run in every round.
+        has_others: whether to add variants of other settings.
     """
-    once = not is_all
+    repeated = not is_all
     yield from _compared(job, "exactly_once_v2", caches=True, repeated=True)
-    if job.stateful and (not is_all or (has_others and amount.is_full and job.name in NEXT_JOBS)):
+    if job.stateful and (not is_all or (has_others and size.is_full and job.name in NEXT_JOBS)):
         yield from (Variant(peer) for peer in NEXT_PEERS)
     if not has_others:
         return
     if job.kind in KINDS:
         # Quix has no caches: it writes each update.
-        yield Variant("quix", caches=not job.stateful, repeated=once)
-    if amount.is_full and job.name in BOTH_GUARANTEES:
-        yield from _compared(job, "at_least_once", caches=True, repeated=once)
-    if job.name in EVERY_UPDATE and (amount.is_full or job.name == "sum"):
-        yield from _compared(job, "exactly_once_v2", caches=False, repeated=once)
+        yield Variant("quix", caches=not job.stateful, repeated=repeated)
+    if size.is_full and job.name in BOTH_GUARANTEES:
+        yield from _compared(job, "at_least_once", caches=True, repeated=repeated)
+    if job.name in EVERY_UPDATE and (size.is_full or job.name == "sum"):
+        yield from _compared(job, "exactly_once_v2", caches=False, repeated=repeated)
 
 
 def _compared(job: Job, guarantee: Guarantee, *, caches: bool, repeated: bool) -> Iterator[Variant]:

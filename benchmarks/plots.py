@@ -37,16 +37,16 @@ def _ratios(other: str, compared: Sequence[Comparison], path: Path) -> None:
 
     figure, axes = plt.subplots(figsize=(8, 1.2 + INCHES_EACH * len(compared)))
     rows = list(range(len(compared)))
-    middles = [one.whole[0] for one in compared]
+    middles = [one.end_to_end[0] for one in compared]
     errors = [
-        [one.whole[0] - one.whole[1] for one in compared],
-        [one.whole[2] - one.whole[0] for one in compared],
+        [one.end_to_end[0] - one.end_to_end[1] for one in compared],
+        [one.end_to_end[2] - one.end_to_end[0] for one in compared],
     ]
     axes.barh(rows, middles, BAR, xerr=errors, color="#4878a8", ecolor="#333333")
     axes.axvline(1, color="#333333", linewidth=1)
     axes.set_yticks(rows, [f"{one.name}\n{one.settings}" for one in compared], fontsize=7)
     axes.invert_yaxis()
-    axes.set_xlabel(f"records per second of Headrace over {other}, end to end")
+    axes.set_xlabel(f"records per second, end to end: Headrace / {other}")
     figure.tight_layout()
     figure.savefig(path, metadata={"Date": None})
     plt.close(figure)

@@ -20,8 +20,8 @@ from rich.table import Table
 from benchmarks.jobs.catalogue import JOBS
 from benchmarks.measure.cluster import open_cluster
 from benchmarks.peers.commands import Command, headrace
-from benchmarks.peers.peer import Order, Variant
-from benchmarks.plan import Task
+from benchmarks.peers.peer import RunSpec, Variant
+from benchmarks.plan import JobRun
 from benchmarks.results import Figure, JobResult
 from benchmarks.throughput import measure
 
@@ -30,8 +30,8 @@ ASKED, UNASKED = Variant("headrace", caches=False), Variant("by hand", caches=Fa
 JOBS_ASKED = ("stateless", "sum")
 
 
-def _unasked(variant: Variant, order: Order) -> list[str]:
-    command = headrace(variant, order)
+def _unasked(variant: Variant, spec: RunSpec) -> list[str]:
+    command = headrace(variant, spec)
     return ["benchmarks.peers.unasked" if w == "benchmarks.service" else w for w in command]
 
 
@@ -43,7 +43,7 @@ def _table(results: list[JobResult]) -> Table:
     for title in ("job", "figure", "asked", "not asked", "ratio", "range", "deviation"):
         table.add_column(title, justify="left" if title in ("job", "figure") else "right")
     figures: dict[str, Figure] = {
-        "records/s": lambda run: run.middle_rate,
+        "records/s": lambda run: run.steady_rate,
         "records/CPU-s": lambda run: run.records / run.cpu_s,
     }
     for one in results:
@@ -76,8 +76,10 @@ def main(bootstrap: str | None, records: int | None, pairs: int, partitions: int
         for name in JOBS_ASKED:
             job = JOBS[name]
             shape = job.shape(records or job.shapes[0].records)
-            task = Task(job, job.title, shape, (ASKED, UNASKED), pairs)
-            results.append(measure(cluster, task, PEERS, partitions=partitions, log=console.print))
+            job_run = JobRun(job, job.title, shape, (ASKED, UNASKED), pairs)
+            results.append(
+                measure(cluster, job_run, PEERS, partitions=partitions, log=console.print)
+            )
     console.print(_table(results))
     console.print(
         f"{platform.machine()}, {os.cpu_count()} cores shared with the broker, {partitions=}"

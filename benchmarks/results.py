@@ -10,7 +10,7 @@ from benchmarks.jobs.shape import Shape
 from benchmarks.measure.noise import Noise
 
 MIN_ROUNDS = 3
-"""Fewest rounds of a ratio."""
+"""Minimum rounds for a ratio."""
 WORST = "worst of {} shapes"
 
 
@@ -20,20 +20,20 @@ class Run:
 
     Args:
         records: input records.
-        whole_s: from the start of the process until its last commit.
-        middle_s: the time from 20 % to 80 % of all committed offsets.
+        end_to_end_s: time from the start of the process until its last commit.
+        steady_s: time from 20 % to 80 % of all committed offsets.
         cpu_s: CPU time of the application, including its start.
         memory: maximum resident bytes.
         broker_cpu_s: CPU time of the broker meanwhile; None if it was not started here.
-        noise_ms: the time of the fixed loop before the run.
+        noise_ms: time of the fixed loop before the run.
         wrong: how the output differs from the expected one; empty if it is equal.
         stored_bytes: bytes stored by the broker meanwhile; 0 if it was not started here.
         memory_series: resident bytes at equal intervals from start to end, of long runs.
     """
 
     records: int
-    whole_s: float
-    middle_s: float
+    end_to_end_s: float
+    steady_s: float
     cpu_s: float
     memory: int
     broker_cpu_s: float | None
@@ -43,14 +43,14 @@ class Run:
     memory_series: list[int] = field(default_factory=list)
 
     @property
-    def whole_rate(self) -> float:
+    def end_to_end_rate(self) -> float:
         """Records per second, end to end."""
-        return self.records / self.whole_s
+        return self.records / self.end_to_end_s
 
     @property
-    def middle_rate(self) -> float:
+    def steady_rate(self) -> float:
         """Records per second in the steady state."""
-        return 0.6 * self.records / self.middle_s if self.middle_s > 0 else float("nan")
+        return 0.6 * self.records / self.steady_s if self.steady_s > 0 else float("nan")
 
 
 Figure = Callable[[Run], float]
@@ -91,7 +91,7 @@ class JobResult:
         title: title in tables, without the shape.
         records: input records.
         series: one per variant.
-        shape: the input; None in results from before there were shapes.
+        shape: the input; None if its shape is not recorded.
         rows_per_record: new rows of windows, sessions or joins per input record, as counted.
     """
 
@@ -119,15 +119,18 @@ Ratio = tuple[float, float, float]
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Ratios of Headrace to a peer with the same settings."""
+    """Ratios of Headrace to a peer with the same settings.
+
+    In the row of the worst ratios, each of them may come from a different shape.
+    """
 
     job: str
     title: str
     shape: str
     settings: str
     other: str
-    whole: Ratio
-    middle: Ratio
+    end_to_end: Ratio
+    steady: Ratio
     per_cpu: Ratio
     memory: Ratio
 
@@ -140,19 +143,20 @@ class Comparison:
 def comparisons(results: Sequence[JobResult], min_rounds: int = MIN_ROUNDS) -> list[Comparison]:
     """Compare Headrace with each peer of the same settings.
 
-    For each job and settings, the first comparison has the worst ratios of all shapes. The shapes
-    follow, worst first.
+    For each job and settings, the first comparison has the worst ratios of all shapes; each of its
+    columns may come from a different shape. The shapes follow, worst first.
 
     Args:
         results: results of all shapes.
-        min_rounds: comparisons of fewer rounds are left out.
+        min_rounds: comparisons of fewer rounds are skipped.
     """
     found: dict[str, dict[tuple[str, str], list[Comparison]]] = {}
     for result in results:
         for own in result.series:
             for other in result.series:
-                is_pair = own.peer == "headrace" != other.peer and own.settings == other.settings
-                if is_pair and len(own.ratios(other, lambda run: run.whole_s)) >= min_rounds:
+                is_peer = own.peer == "headrace" and other.peer != "headrace"
+                is_pair = is_peer and own.settings == other.settings
+                if is_pair and len(own.ratios(other, lambda run: run.end_to_end_s)) >= min_rounds:
                     one = _comparison(result, own, other)
                     of_job = found.setdefault(result.title, {})
                     of_job.setdefault((one.settings, one.other), []).append(one)
@@ -169,21 +173,21 @@ def scaling(
         for one in result.series:
             for two in result.series:
                 is_pair = two.peer == one.peer and two.settings == f"{one.settings}, 2 workers"
-                whole = two.ratios(one, lambda run: run.whole_rate) if is_pair else []
-                if whole and len(whole) >= min_rounds:
-                    middle = two.ratios(one, lambda run: run.middle_rate)
-                    found.append((result.title, one.peer, _ratio(whole), _ratio(middle)))
+                end_to_end = two.ratios(one, lambda run: run.end_to_end_rate) if is_pair else []
+                if end_to_end and len(end_to_end) >= min_rounds:
+                    steady = two.ratios(one, lambda run: run.steady_rate)
+                    found.append((result.title, one.peer, _ratio(end_to_end), _ratio(steady)))
     return found
 
 
 def _worst_first(group: list[Comparison]) -> list[Comparison]:
-    shapes = sorted(group, key=lambda one: one.whole[0])
+    shapes = sorted(group, key=lambda one: one.end_to_end[0])
     if len(shapes) == 1:
         return shapes
     worst = replace(
         shapes[0],
         shape=WORST.format(len(shapes)),
-        middle=min(one.middle for one in shapes),
+        steady=min(one.steady for one in shapes),
         per_cpu=min(one.per_cpu for one in shapes),
         memory=max(one.memory for one in shapes),
     )
@@ -195,7 +199,7 @@ def _ratio(rounds: Sequence[float]) -> Ratio:
 
 
 def _comparison(result: JobResult, own: Series, other: Series) -> Comparison:
-    def over(figure: Figure) -> Ratio:
+    def ratio(figure: Figure) -> Ratio:
         return _ratio(own.ratios(other, figure))
 
     return Comparison(
@@ -204,10 +208,10 @@ def _comparison(result: JobResult, own: Series, other: Series) -> Comparison:
         result.shape_name,
         own.settings,
         other.name.partition(",")[0],
-        over(lambda run: run.whole_rate),
-        over(lambda run: run.middle_rate),
-        over(lambda run: run.records / run.cpu_s),
-        over(lambda run: run.memory),
+        ratio(lambda run: run.end_to_end_rate),
+        ratio(lambda run: run.steady_rate),
+        ratio(lambda run: run.records / run.cpu_s),
+        ratio(lambda run: run.memory),
     )
 
 
@@ -217,7 +221,7 @@ class Latency:
 
     Args:
         application: name of the topology.
-        who: name of the runner.
+        runner: name of the application's runner.
         per_s: records per second.
         commits_per_s: transactions that wrote to the output.
         cpu: CPU of the application, in cores.
@@ -225,7 +229,7 @@ class Latency:
     """
 
     application: str
-    who: str
+    runner: str
     per_s: int
     p50: float
     p90: float
@@ -281,7 +285,7 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Results of one call of the benchmark.
+    """Results of one run of the benchmark.
 
     Args:
         machine: processor, cores and memory.
@@ -292,7 +296,7 @@ class Report:
         jobs: throughput.
         latency: latency of Headrace, and of Kafka Streams if it is available.
         restarts: restarts of Headrace.
-        min_rounds: fewest rounds of a ratio.
+        min_rounds: minimum rounds for a ratio.
         skipped: jobs and shapes that did not start in time.
     """
 

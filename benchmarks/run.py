@@ -23,14 +23,23 @@ import psutil
 from rich.console import Console
 
 from benchmarks.jobs.catalogue import JOBS
-from benchmarks.latency import kafka_streams, own
+from benchmarks.latency import headrace_runner, kafka_streams
 from benchmarks.latency import measured as measured_latency
 from benchmarks.measure.cluster import Cluster, open_cluster
 from benchmarks.measure.noise import Noise, loop_ms
 from benchmarks.peers.commands import PEERS, PYTHON_PEERS, Command, commands, headrace
 from benchmarks.peers.peer import NEXT_STREAMS_VERSION
 from benchmarks.peers.quix import VERSION as QUIX_VERSION
-from benchmarks.plan import FULL, QUICK, RANDOM, Amount, Selection, Task, tasks, warm_up
+from benchmarks.plan import (
+    FULL,
+    QUICK,
+    RANDOM,
+    BenchmarkSize,
+    JobRun,
+    Selection,
+    job_runs,
+    warm_up,
+)
 from benchmarks.plots import draw
 from benchmarks.report import WIDTH, tables
 from benchmarks.restart import measured as measured_restarts
@@ -44,7 +53,7 @@ SHAPES = (RANDOM, *dict.fromkeys(shape.name for job in JOBS.values() for shape i
 
 
 class Throughput:
-    """Runs tasks until the time is over.
+    """Runs jobs until the time is over.
 
     Args:
         cluster: the cluster.
@@ -68,18 +77,18 @@ class Throughput:
         self._log = log
         self.skipped: list[str] = []
 
-    def measure(self, chosen: Sequence[Task], minutes: float) -> Iterator[JobResult]:
-        """Yield the result of each task that starts in time."""
-        until_s = time.monotonic() + minutes * 60
+    def measure(self, chosen: Sequence[JobRun], minutes: float) -> Iterator[JobResult]:
+        """Yield the result of each run of a job that starts in time."""
+        deadline_s = time.monotonic() + minutes * 60
         self._run(warm_up(), {"headrace": headrace})
-        for task in chosen:
-            if time.monotonic() < until_s:
-                yield self._run(task, self._peers)
+        for job_run in chosen:
+            if time.monotonic() < deadline_s:
+                yield self._run(job_run, self._peers)
             else:
-                self.skipped.append(f"{task.title}, {task.shape.name}")
+                self.skipped.append(f"{job_run.title}, {job_run.shape.name}")
 
-    def _run(self, task: Task, peers: Mapping[str, Command]) -> JobResult:
-        return measure(self._cluster, task, peers, partitions=self._partitions, log=self._log)
+    def _run(self, job_run: JobRun, peers: Mapping[str, Command]) -> JobResult:
+        return measure(self._cluster, job_run, peers, partitions=self._partitions, log=self._log)
 
 
 def _versions(next_version: str) -> dict[str, str]:
@@ -98,14 +107,14 @@ def _machine() -> str:
     return f"{platform.machine()}, {os.cpu_count()} cores shared with the broker, {memory:.0f} GiB"
 
 
-def _others(
-    cluster: Cluster, amount: Amount, partitions: int, log: Log
+def _latency_and_restarts(
+    cluster: Cluster, size: BenchmarkSize, partitions: int, log: Log
 ) -> tuple[list[Latency], list[Restart]]:
     log("[bold]latency[/]")
-    runners = [own(), *(kafka_streams(log) if amount.is_full else [])]
-    latency = measured_latency(cluster, RATE_PER_S, amount.latency_s, runners)
+    runners = [headrace_runner(), *(kafka_streams(log) if size.is_full else [])]
+    latency = measured_latency(cluster, RATE_PER_S, size.latency_s, runners)
     restarts = []
-    for keys in amount.restart_keys:
+    for keys in size.restart_keys:
         log(f"[bold]restart[/] with {keys:,} keys")
         restarts += measured_restarts(cluster, keys, partitions)
     return latency, restarts
@@ -160,12 +169,12 @@ def main(
     With --job, --shape, --checkout or --long, only throughput is measured.
     """
     console = Console(width=max(Console().width, WIDTH))
-    amount = QUICK if quick else FULL
+    size = QUICK if quick else FULL
     began = time.monotonic()
     if RANDOM in shapes and seed is None:
         seed = secrets.randbelow(1_000_000)
         console.print(f"Random shapes: repeat with --seed {seed}")
-    chosen = list(tasks(amount, Selection(names, shapes, seed, records, rounds, is_long)))
+    chosen = list(job_runs(size, Selection(names, shapes, seed, records, rounds, is_long)))
     if not chosen:
         raise click.UsageError("The jobs have no such shape. Choose another --shape or --job.")
     noise_ms = [loop_ms()]
@@ -173,24 +182,24 @@ def main(
         wanted = wanted or (PEERS if checkout is None else PYTHON_PEERS)
         available = commands(console.print, wanted, next_version, checkout)
         throughput = Throughput(cluster, available, wanted, partitions, console.print)
-        jobs = list(throughput.measure(chosen, amount.minutes))
+        jobs = list(throughput.measure(chosen, size.minutes))
         latency: list[Latency] = []
         restarts: list[Restart] = []
         if not (names or shapes or is_long or checkout):
-            latency, restarts = _others(cluster, amount, partitions, console.print)
+            latency, restarts = _latency_and_restarts(cluster, size, partitions, console.print)
     runs = [run for job in jobs for series in job.series for run in series.runs]
     noise_ms += [run.noise_ms for run in runs if run is not None]
     report = Report(
-        _machine(),
-        _versions(next_version),
-        quick,
-        (time.monotonic() - began) / 60,
-        Noise.of(noise_ms),
-        jobs,
-        latency,
-        restarts,
-        MIN_ROUNDS,
-        throughput.skipped,
+        machine=_machine(),
+        versions=_versions(next_version),
+        quick=quick,
+        minutes=(time.monotonic() - began) / 60,
+        noise=Noise.of(noise_ms),
+        jobs=jobs,
+        latency=latency,
+        restarts=restarts,
+        min_rounds=MIN_ROUNDS,
+        skipped=throughput.skipped,
     )
     _publish(report, console, path, plots=plots)
     if any(run is None or run.wrong for run in runs):

@@ -81,7 +81,7 @@ class Bench:
             process = subprocess.Popen(command, stdout=log, stderr=log)
             try:
                 with psycopg.connect(database, autocommit=True) as connection:
-                    rate = self._count * 0.6 / middle_s(connection, process)
+                    rate = self._count * 0.6 / steady_s(connection, process)
                     self._check(connection, keyed=keyed)
             finally:
                 process.terminate()
@@ -100,7 +100,7 @@ class Bench:
         assert sorted(n for _, n, _ in found) == list(range(self._count)), "rows differ"
 
 
-def middle_s(connection: Any, process: subprocess.Popen[bytes]) -> float:
+def steady_s(connection: Any, process: subprocess.Popen[bytes]) -> float:
     """Seconds from a fifth of the way to four fifths, once nothing moves any more."""
     samples: list[tuple[float, int]] = []
     deadline = time.monotonic() + TIMEOUT_S

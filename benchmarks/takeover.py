@@ -25,7 +25,7 @@ from rich.table import Table
 from benchmarks.measure.cluster import Cluster, open_cluster
 from benchmarks.measure.feeding import feeding
 from benchmarks.measure.processes import Service
-from benchmarks.measure.usage import usage
+from benchmarks.measure.usage import resource_usage
 
 TOPOLOGY = "last_value"
 WAIT_S = 60.0
@@ -209,9 +209,9 @@ def main(
     options = [word for item in extra for word in ("--set", item)]
     with open_cluster(bootstrap) as cluster:
         broker = [] if cluster.broker_pid is None else [cluster.broker_pid]
-        cpu_s, begun_s = usage(broker).cpu_s, time.monotonic()
+        cpu_s, begun_s = resource_usage(broker).cpu_s, time.monotonic()
         moves = measured(cluster, rounds=rounds, partitions=partitions, per_s=rate, options=options)
-        share = (usage(broker).cpu_s - cpu_s) / (time.monotonic() - begun_s)
+        share = (resource_usage(broker).cpu_s - cpu_s) / (time.monotonic() - begun_s)
     say = Console()
     say.print(_table(moves))
     if broker:

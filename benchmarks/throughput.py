@@ -8,17 +8,16 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.jobs.job import topic
 from benchmarks.measure.cluster import Cluster
 from benchmarks.measure.noise import loop_ms
 from benchmarks.measure.progress import Progress
-from benchmarks.measure.usage import Usage, usage
+from benchmarks.measure.usage import ResourceUsage, resource_usage
 from benchmarks.peers.commands import PYTHON_PEERS, Command
-from benchmarks.peers.peer import Order, Variant
-from benchmarks.plan import Task
+from benchmarks.peers.peer import RunSpec, Variant
+from benchmarks.plan import JobRun
 from benchmarks.results import JobResult, Run, Series
 
 RUN_TIMEOUT_S = 300
@@ -30,45 +29,32 @@ MEMORY_SAMPLES = 21
 Log = Callable[[str], None]
 
 
-@dataclass(slots=True)
-class Used:
-    """CPU time of processes, and their memory over time."""
-
-    cpu_s: float = 0.0
-    memory: list[int] = field(default_factory=list)
-
-    def series(self) -> list[int]:
-        """Return samples of the memory at equal intervals, from start to end."""
-        last = len(self.memory) - 1
-        return [self.memory[last * n // (MEMORY_SAMPLES - 1)] for n in range(MEMORY_SAMPLES)]
-
-
 class Benchmark:
     """Runs variants of one job on one input.
 
     Args:
         cluster: the cluster.
-        task: the job and its input.
+        job_run: the job and its input.
         peers: commands of the peers.
         partitions: partitions of each topic.
     """
 
     def __init__(
-        self, cluster: Cluster, task: Task, peers: Mapping[str, Command], partitions: int
+        self, cluster: Cluster, job_run: JobRun, peers: Mapping[str, Command], partitions: int
     ) -> None:
         self._cluster = cluster
-        self._task = task
+        self._job_run = job_run
         self._peers = peers
         self._partitions = partitions
-        self._prefix = f"bench-{task.job.name.replace('_', '-')}-{secrets.token_hex(3)}"
-        made = task.job.make(task.shape)
+        self._prefix = f"bench-{job_run.job.name.replace('_', '-')}-{secrets.token_hex(3)}"
+        made = job_run.job.make(job_run.shape)
         self._expected = made.expected
         self.records = made.records
         self.rows = made.rows
-        self._sources = [topic(self._prefix, end) for end in made.inputs]
+        self._sources = [topic(self._prefix, suffix) for suffix in made.inputs]
         cluster.create(*self._sources, partitions=partitions)
-        for end, rows in made.inputs.items():
-            cluster.fill(topic(self._prefix, end), rows)
+        for suffix, rows in made.inputs.items():
+            cluster.fill(topic(self._prefix, suffix), rows)
 
     def run(self, variant: Variant) -> Run:
         """Run one variant, and check its output."""
@@ -79,45 +65,46 @@ class Benchmark:
         noise_ms = loop_ms()
         try:
             with tempfile.TemporaryDirectory(prefix="headrace-bench-state-") as state:
-                order = Order(
-                    self._task.job.kind,
+                spec = RunSpec(
+                    self._job_run.job.kind,
                     self._cluster.bootstrap,
                     name,
                     self._prefix,
                     output,
                     Path(state),
                 )
-                run = self._measured(variant, order, noise_ms)
+                run = self._measured(variant, spec, noise_ms)
         finally:
             self._cluster.delete(name)
         return run
 
-    def _measured(self, variant: Variant, order: Order, noise_ms: float) -> Run:
-        command = self._peers[variant.peer](variant, order)
+    def _measured(self, variant: Variant, spec: RunSpec, noise_ms: float) -> Run:
+        command = self._peers[variant.peer](variant, spec)
         # A JVM's workers are threads.
         count = variant.workers if variant.peer in PYTHON_PEERS else 1
-        progress = Progress(order.bootstrap, self._cluster.admin, order.run, self._sources)
-        broker_before, bytes_before = self._broker(), self._cluster.stored_bytes(order.run)
+        progress = Progress(spec.bootstrap, self._cluster.admin, spec.run, self._sources)
+        broker_before, bytes_before = self._broker(), self._cluster.stored_bytes(spec.run)
         began = time.monotonic()
         with running(command, count) as processes:
-            used = _follow(progress, processes)
+            samples = _follow(progress, processes)
         broker_cpu_s = self._broker().cpu_s - broker_before.cpu_s
+        memory = [sample.memory for sample in samples]
         return Run(
-            self.records,
-            progress.ended_s - began,
-            progress.middle_s(),
-            used.cpu_s,
-            max(used.memory),
-            broker_cpu_s if self._cluster.broker_pid is not None else None,
-            noise_ms,
-            self._check_output(order.output, variant),
-            self._cluster.stored_bytes(order.run) - bytes_before,
-            used.series() if self._task.is_long else [],
+            records=self.records,
+            end_to_end_s=progress.ended_s - began,
+            steady_s=progress.steady_s(),
+            cpu_s=samples[-1].cpu_s,
+            memory=max(memory),
+            broker_cpu_s=broker_cpu_s if self._cluster.broker_pid is not None else None,
+            noise_ms=noise_ms,
+            wrong=self._check_output(spec.output, variant),
+            stored_bytes=self._cluster.stored_bytes(spec.run) - bytes_before,
+            memory_series=_thinned(memory) if self._job_run.is_long else [],
         )
 
-    def _broker(self) -> Usage:
+    def _broker(self) -> ResourceUsage:
         pid = self._cluster.broker_pid
-        return usage([] if pid is None else [pid])
+        return resource_usage([] if pid is None else [pid])
 
     def _check_output(self, output: str, variant: Variant) -> str:
         """Return how the output differs from the expected one; empty if it is equal."""
@@ -127,9 +114,11 @@ class Benchmark:
         if last != expected.last:
             differing = sum(last.get(k) != v for k, v in expected.last.items())
             unknown = len(last.keys() - expected.last.keys())
-            return f"{differing} keys end with another value, {unknown} keys are not expected"
-        is_cached = variant.caches and self._task.job.stateful and not expected.each_record
-        if not is_cached and expected.outputs is not None and outcome.count != expected.outputs:
+            return f"{differing} keys have a wrong final value, {unknown} keys are not expected"
+        # With caches, a stateful job writes the last result of a key and commit.
+        combines_updates = variant.caches and self._job_run.job.stateful
+        has_each_output = expected.each_record or not combines_updates
+        if has_each_output and expected.outputs is not None and outcome.count != expected.outputs:
             return f"{outcome.count} records in the output instead of {expected.outputs}"
         return ""
 
@@ -163,17 +152,23 @@ def running(command: Sequence[str], count: int) -> Iterator[list[subprocess.Pope
                     process.wait()
 
 
-def _follow(progress: Progress, processes: Sequence[subprocess.Popen[bytes]]) -> Used:
-    """Poll until everything is committed, and sample CPU time and memory."""
+def _thinned(series: Sequence[int]) -> list[int]:
+    """Return `MEMORY_SAMPLES` of the samples at equal intervals, from start to end."""
+    last = len(series) - 1
+    return [series[last * n // (MEMORY_SAMPLES - 1)] for n in range(MEMORY_SAMPLES)]
+
+
+def _follow(
+    progress: Progress, processes: Sequence[subprocess.Popen[bytes]]
+) -> list[ResourceUsage]:
+    """Poll until everything is committed; return samples of CPU time and memory."""
     deadline = time.monotonic() + RUN_TIMEOUT_S
-    used = Used()
+    samples: list[ResourceUsage] = []
     while True:
         is_done = progress.poll()
-        now = usage([process.pid for process in processes])
-        used.cpu_s = now.cpu_s
-        used.memory.append(now.memory)
+        samples.append(resource_usage([process.pid for process in processes]))
         if is_done:
-            return used
+            return samples
         for process in processes:
             if process.poll() is not None:
                 raise RuntimeError(f"the process ended with exit code {process.returncode}")
@@ -183,33 +178,35 @@ def _follow(progress: Progress, processes: Sequence[subprocess.Popen[bytes]]) ->
 
 
 def measure(
-    cluster: Cluster, task: Task, peers: Mapping[str, Command], *, partitions: int, log: Log
+    cluster: Cluster, job_run: JobRun, peers: Mapping[str, Command], *, partitions: int, log: Log
 ) -> JobResult:
-    """Run all variants of a task in turns.
+    """Run all variants of a job on one input, in turns.
 
     Args:
         cluster: the cluster.
-        task: the job and its input.
-        peers: commands of the peers; variants of other peers are left out.
-        partitions: partitions of each topic, unless the task has a number.
+        job_run: the job and its input.
+        peers: commands of the peers; variants of other peers are skipped.
+        partitions: partitions of each topic, unless the job's run sets it.
         log: called with a line for each run.
     """
-    log(f"[bold]{task.title}[/], {task.shape.name}: {task.shape.describe()}")
-    benchmark = Benchmark(cluster, task, peers, task.partitions or partitions)
-    here = [variant for variant in task.variants if variant.peer in peers]
-    series = {v: Series(v.name, v.settings, v.peer) for v in here}
-    for number in range(task.rounds):
-        # The order alternates, so that effects of one run on the next one do not favour a variant.
-        turns = [variant for variant in task.in_round(number) if variant in series]
-        for variant in turns if number % 2 == 0 else reversed(turns):
-            series[variant].runs.append(_run(benchmark, variant, log))
-    benchmark.close()
+    log(f"[bold]{job_run.title}[/], {job_run.shape.name}: {job_run.shape.describe()}")
+    benchmark = Benchmark(cluster, job_run, peers, job_run.partitions or partitions)
+    available = [variant for variant in job_run.variants if variant.peer in peers]
+    series = {v: Series(v.name, v.settings, v.peer) for v in available}
+    try:
+        for number in range(job_run.rounds):
+            # The order alternates: so the effects of a run on the next one favour no variant.
+            turns = [variant for variant in job_run.in_round(number) if variant in series]
+            for variant in turns if number % 2 == 0 else reversed(turns):
+                series[variant].runs.append(_run(benchmark, variant, log))
+    finally:
+        benchmark.close()
     return JobResult(
-        task.job.name,
-        task.title,
+        job_run.job.name,
+        job_run.title,
         benchmark.records,
         list(series.values()),
-        task.shape,
+        job_run.shape,
         benchmark.rows / benchmark.records,
     )
 
@@ -221,7 +218,7 @@ def _run(benchmark: Benchmark, variant: Variant, log: Log) -> Run | None:
         log(f"  [red]{variant.name}: {error}[/]\n" + "\n".join(getattr(error, "__notes__", [])))
         return None
     log(
-        f"  {variant.name}: {run.whole_rate:,.0f} records/s, {run.middle_rate:,.0f} in the "
+        f"  {variant.name}: {run.end_to_end_rate:,.0f} records/s, {run.steady_rate:,.0f} in the "
         f"steady state, {run.records / run.cpu_s:,.0f} per CPU-second, {run.memory >> 20} MiB"
         + (f" [red]{run.wrong}[/]" if run.wrong else "")
     )

@@ -6,7 +6,15 @@ from collections import defaultdict
 from datetime import timedelta
 
 from benchmarks.jobs.job import GRACE_MS, JOIN_MS, Expected, Job, Made, Record, topic
-from benchmarks.jobs.shape import LATE_MS, NOTES, START_MS, Ranges, Shape, pairs_per_record, within
+from benchmarks.jobs.shape import (
+    LATE_MS,
+    NOTES,
+    START_MS,
+    Ranges,
+    Shape,
+    same_key_probability,
+    within,
+)
 from headrace import JoinWindows
 from headrace.topology.dsl.builder import StreamsBuilder
 from headrace.topology.topology import Topology
@@ -64,7 +72,7 @@ def payments(shape: Shape) -> Made:
     keys = list(range(count)) if is_unique else shape.draw_keys(rng, count)
     own = min(1.0, 2 * shape.rows) if is_unique else min(OWN_SHARE, shape.rows)
     others = 0.0 if is_unique else 2 * shape.rows - own
-    step_ms = 2 * JOIN_MS * pairs_per_record(shape) / others if others else STEP_MS
+    step_ms = 2 * JOIN_MS * same_key_probability(shape) / others if others else STEP_MS
     due_ms = [START_MS + int(number * step_ms) for number in range(count)]
     order_ms = shape.times(rng, count, step_ms)
     paid = sorted(

@@ -12,7 +12,7 @@ NUMBER_BYTES = 10
 
 
 def versions(shape: Shape) -> Made:
-    """Generate values that begin with a number; half of each is incompressible."""
+    """Generate values that begin with a number; half of each is random bytes."""
     rng = shape.generator()
     size = max(shape.value_bytes, NUMBER_BYTES)
     keys = [b'"document-%06d"' % i for i in range(shape.keys)]

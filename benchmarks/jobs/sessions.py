@@ -8,7 +8,7 @@ from datetime import timedelta
 import orjson
 
 from benchmarks.jobs.job import GAP_MS, GRACE_MS, Expected, Job, Made, topic
-from benchmarks.jobs.shape import Ranges, Shape, sessions_begun, step_of
+from benchmarks.jobs.shape import Ranges, Shape, first_of_key_share, interval_ms_for
 from benchmarks.jobs.windows import readings
 from headrace import SessionWindows
 from headrace.topology.dsl.builder import StreamsBuilder
@@ -26,7 +26,7 @@ def visits(shape: Shape) -> Made:
     A longer session replaces the shorter one, which is deleted. How often that happens depends on
     the order of late records, so only visits in order have a number of outputs.
     """
-    made, rows = readings(shape, step_of(shape, GAP_MS, sessions_begun, shape.rows))
+    made, rows = readings(shape, interval_ms_for(shape, GAP_MS, first_of_key_share, shape.rows))
     by_key: dict[bytes, list[tuple[int, int]]] = defaultdict(list)
     for key, amount, time_ms in made:
         by_key[key].append((time_ms, amount))

@@ -1,4 +1,4 @@
-"""Shapes of input: how many keys, how skewed, how late, how many new rows; fixed or drawn."""
+"""Input shapes: number, skew and lateness of keys; fixed or random."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Shape:
         skew: exponent of a Zipf distribution of the keys; 0 is uniform.
         late: share of the records that arrive up to 9 s late.
         rows: new rows per record of a window, session or join; 0 if the job has none of these.
-        value_bytes: size of the note in each value, half of it incompressible.
+        value_bytes: size of the note in each value, half of it random hex digits.
         seed: seed of all random numbers.
     """
 
@@ -101,25 +101,25 @@ class Shape:
 
 
 def rows_in_windows(shape: Shape, density: float) -> float:
-    """Return the new rows per record of a window with so many records."""
+    """Return the expected new rows per record if a window has `density` records."""
     return sum(m * -math.expm1(-density * p) for p, m in shape.weights()) / density
 
 
-def sessions_begun(shape: Shape, density: float) -> float:
-    """Return the share of records without an earlier one of the key within so many records."""
+def first_of_key_share(shape: Shape, density: float) -> float:
+    """Return the share of records whose key is not among the previous `density` records."""
     return sum(m * p * math.exp(-density * p) for p, m in shape.weights())
 
 
-def step_of(
+def interval_ms_for(
     shape: Shape, span_ms: int, rows: Callable[[Shape, float], float], target: float
 ) -> float:
-    """Return the milliseconds between records with which a span has the rows per record.
+    """Return the record interval in ms that yields `target` new rows per record.
 
     Args:
         shape: the keys and their distribution.
         span_ms: length of a window or gap.
         rows: rows per record by the number of records in a span; a decreasing function.
-        target: rows per record.
+        target: new rows per record.
     """
     low, high = math.log(1e-3), math.log(1e8)
     for _ in range(_STEPS):
@@ -128,7 +128,7 @@ def step_of(
     return span_ms / math.exp(low)
 
 
-def pairs_per_record(shape: Shape) -> float:
+def same_key_probability(shape: Shape) -> float:
     """Return the probability that two records have the same key."""
     return sum(m * p * p for p, m in shape.weights())
 

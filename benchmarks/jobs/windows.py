@@ -1,4 +1,4 @@
-"""W4 and W10, sums in windows: tumbling ones of ten seconds, and sliding ones.
+"""W4 and W10: sums per key in tumbling and in sliding windows.
 
 Late records arrive within the grace period, so no record is dropped, and sums do not depend on the
 order in which partitions are read.
@@ -22,7 +22,14 @@ from benchmarks.jobs.job import (
     Record,
     topic,
 )
-from benchmarks.jobs.shape import NOTES, Ranges, Shape, rows_in_windows, sessions_begun, step_of
+from benchmarks.jobs.shape import (
+    NOTES,
+    Ranges,
+    Shape,
+    first_of_key_share,
+    interval_ms_for,
+    rows_in_windows,
+)
 from headrace import SlidingWindows, TimeWindows
 from headrace.topology.dsl.builder import StreamsBuilder
 from headrace.topology.topology import Topology
@@ -52,7 +59,7 @@ def windowed_key(key: bytes, start_ms: int) -> bytes:
 
 def tumbling_input(shape: Shape) -> Made:
     """Generate readings, and their sums in tumbling windows."""
-    made, rows = readings(shape, step_of(shape, WINDOW_MS, rows_in_windows, shape.rows))
+    made, rows = readings(shape, interval_ms_for(shape, WINDOW_MS, rows_in_windows, shape.rows))
     sums: dict[bytes, int] = defaultdict(int)
     for key, amount, time_ms in made:
         sums[windowed_key(key, time_ms - time_ms % WINDOW_MS)] += amount
@@ -63,10 +70,11 @@ def tumbling_input(shape: Shape) -> Made:
 def sliding_input(shape: Shape) -> Made:
     """Generate readings, and their sums in sliding windows.
 
-    A window ends at each record, and another one starts at the millisecond after it if it contains
-    a record. Both ends belong to the window.
+    A window ends at each record, and another one starts 1 ms later if a record falls into it. Both
+    ends belong to the window.
     """
-    step_ms = step_of(shape, SLIDING_MS, sessions_begun, 2 - shape.rows)
+    # A record opens a second window unless no later record of its key follows within the span.
+    step_ms = interval_ms_for(shape, SLIDING_MS, first_of_key_share, 2 - shape.rows)
     made, rows = readings(shape, step_ms)
     by_key: dict[bytes, list[tuple[int, int]]] = defaultdict(list)
     for key, amount, time_ms in made:
@@ -88,13 +96,13 @@ def sliding_input(shape: Shape) -> Made:
 
 
 def tumbling(source: str, output: str) -> Topology:
-    """Add up by key and ten seconds."""
+    """Build the topology: sums per key in tumbling windows of 10 s."""
     size = timedelta(milliseconds=WINDOW_MS)
     return _summed(source, output, TimeWindows(size=size, grace=GRACE))
 
 
 def sliding(source: str, output: str) -> Topology:
-    """Add up by key and two seconds around each record."""
+    """Build the topology: sums per key in sliding windows of 2 s."""
     difference = timedelta(milliseconds=SLIDING_MS)
     return _summed(source, output, SlidingWindows(time_difference=difference, grace=GRACE))
 

@@ -89,7 +89,7 @@ class Progress:
         """Time of the last change of an offset."""
         return self._changed_s
 
-    def middle_s(self) -> float:
+    def steady_s(self) -> float:
         """Return the seconds from 20 % to 80 % of the offsets, interpolated between samples."""
         last = sum(self.samples[-1].committed.values())
         return self._reached_s(0.8 * last) - self._reached_s(0.2 * last)

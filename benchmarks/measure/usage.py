@@ -9,7 +9,7 @@ import psutil
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
+class ResourceUsage:
     """CPU time and memory of processes.
 
     Args:
@@ -21,8 +21,8 @@ class Usage:
     memory: int
 
 
-def usage(pids: Sequence[int]) -> Usage:
-    """Return the usage of processes and their children."""
+def resource_usage(pids: Sequence[int]) -> ResourceUsage:
+    """Return the CPU time and memory of processes and their children."""
     cpu_s, memory = 0.0, 0
     for process in _family(pids):
         try:
@@ -32,7 +32,7 @@ def usage(pids: Sequence[int]) -> Usage:
                 memory += process.memory_info().rss
         except psutil.NoSuchProcess:
             continue
-    return Usage(cpu_s, memory)
+    return ResourceUsage(cpu_s, memory)
 
 
 def _family(pids: Sequence[int]) -> Iterator[psutil.Process]:

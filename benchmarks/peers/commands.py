@@ -13,14 +13,14 @@ from benchmarks.peers.peer import (
     COMMIT_MS,
     NEXT_STREAMS_VERSION,
     STREAMS_VERSION,
-    Order,
     Peer,
+    RunSpec,
     Variant,
 )
 from benchmarks.peers.quix import QuixPeer, QuixUnavailableError
 from headrace.streams.devbroker.errors import DevBrokerError
 
-Command = Callable[[Variant, Order], list[str]]
+Command = Callable[[Variant, RunSpec], list[str]]
 
 PEERS: tuple[Peer, ...] = get_args(Peer)
 PYTHON_PEERS: tuple[Peer, ...] = ("headrace", "checkout")
@@ -28,7 +28,7 @@ PYTHON_PEERS: tuple[Peer, ...] = ("headrace", "checkout")
 TRANSACTIONAL = "enable.transactional.statestores=true"
 
 
-def headrace(variant: Variant, order: Order) -> list[str]:
+def headrace(variant: Variant, spec: RunSpec) -> list[str]:
     """Return the command of one Headrace worker."""
     settings = {
         "statestore.cache.max.bytes": CACHE_BYTES if variant.caches else 0,
@@ -37,9 +37,9 @@ def headrace(variant: Variant, order: Order) -> list[str]:
         "commit.interval.max.ms": COMMIT_MS,
     }
     return [
-        *(sys.executable, "-m", "benchmarks.service", order.kind),
-        *("--bootstrap", order.bootstrap, "--run", order.run, "--source", order.source),
-        *("--state-dir", str(order.state), "--guarantee", variant.guarantee),
+        *(sys.executable, "-m", "benchmarks.service", spec.kind),
+        *("--bootstrap", spec.bootstrap, "--run", spec.run, "--source", spec.source),
+        *("--state-dir", str(spec.state), "--guarantee", variant.guarantee),
         *(word for name, value in settings.items() for word in ("--set", f"{name}={value}")),
     ]
 
@@ -47,15 +47,15 @@ def headrace(variant: Variant, order: Order) -> list[str]:
 def of_checkout(path: Path) -> Command:
     """Return the command of a worker of another checkout of Headrace, with its `.venv`."""
     python = str(path / ".venv" / "bin" / "python")
-    return lambda variant, order: [python, *headrace(variant, order)[1:]]
+    return lambda variant, spec: [python, *headrace(variant, spec)[1:]]
 
 
-def by_hand(variant: Variant, order: Order) -> list[str]:
+def by_hand(variant: Variant, spec: RunSpec) -> list[str]:
     """Return the command of a hand-written consumer."""
     return [
-        *(sys.executable, "-m", "benchmarks.peers.hand", order.kind),
-        *("--bootstrap", order.bootstrap, "--run", order.run, "--source", order.source),
-        *("--output", order.output),
+        *(sys.executable, "-m", "benchmarks.peers.hand", spec.kind),
+        *("--bootstrap", spec.bootstrap, "--run", spec.run, "--source", spec.source),
+        *("--output", spec.output),
         *(["--at-least-once"] if variant.guarantee == "at_least_once" else []),
         *([] if variant.caches else ["--every-update"]),
         *(["--combined"] if variant.combined else []),

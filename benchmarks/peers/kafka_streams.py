@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.jobs.job import PARAMETERS
-from benchmarks.peers.peer import CACHE_BYTES, COMMIT_MS, Order, Variant
+from benchmarks.peers.peer import CACHE_BYTES, COMMIT_MS, RunSpec, Variant
 from headrace.streams.devbroker.jars import Library, Report, cache_home, jars_of
 from headrace.streams.devbroker.java import Java, find_java
 
@@ -45,14 +45,14 @@ class KafkaStreamsPeer:
         self._classes = _compiled(self._java, self._jars, version, report)
         self._settings = settings
 
-    def command(self, variant: Variant, order: Order) -> list[str]:
+    def command(self, variant: Variant, spec: RunSpec) -> list[str]:
         """Return the command that runs one job until SIGTERM."""
         return [
             # The JVM's own choice of heap and collector, as most users start it.
             *(str(self._java.executable), "-cp", f"{self._classes}{os.pathsep}{self._jars}/*"),
             *(f"-D{name}={value}" for name, value in PARAMETERS.items()),
-            *("StreamsPeer", order.kind, order.bootstrap, order.run, order.source, order.output),
-            *(str(order.state), variant.guarantee, str(COMMIT_MS)),
+            *("StreamsPeer", spec.kind, spec.bootstrap, spec.run, spec.source, spec.output),
+            *(str(spec.state), variant.guarantee, str(COMMIT_MS)),
             *(str(CACHE_BYTES if variant.caches else 0), str(variant.workers)),
             *self._settings,
         ]

@@ -61,7 +61,7 @@ class Variant:
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class RunSpec:
     """Program, topics and state directory for a peer.
 
     Args:

@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks.peers.peer import COMMIT_MS, Order, Variant
+from benchmarks.peers.peer import COMMIT_MS, RunSpec, Variant
 from headrace.streams.devbroker.jars import cache_home
 
 VERSION = "3.28.1"
@@ -35,11 +35,11 @@ class QuixPeer:
     def __init__(self, report: Callable[[str], None]) -> None:
         self._python = _environment(report) / "bin" / "python"
 
-    def command(self, variant: Variant, order: Order) -> list[str]:
+    def command(self, variant: Variant, spec: RunSpec) -> list[str]:
         """Return the command that runs one job until SIGTERM."""
         return [
-            *(str(self._python), str(PROGRAM), order.kind, order.bootstrap, order.run),
-            *(order.source, order.output, str(order.state)),
+            *(str(self._python), str(PROGRAM), spec.kind, spec.bootstrap, spec.run),
+            *(spec.source, spec.output, str(spec.state)),
             *(variant.guarantee, str(COMMIT_MS / 1000)),
         ]
 

@@ -9,12 +9,12 @@ from unittest.mock import patch
 
 from rich.console import Console
 
-from benchmarks.latency import Feed, own
-from benchmarks.peers.peer import Order
+from benchmarks.latency import Feed, headrace_runner
+from benchmarks.peers.peer import RunSpec
 from benchmarks.report import latency_table
 from benchmarks.results import Latency
 
-ORDER = Order("stateless", "b:1", "run", "run", "out", Path("state"))
+ORDER = RunSpec("stateless", "b:1", "run", "run", "out", Path("state"))
 
 
 def told(p50: float, broker_cpu: float | None) -> str:
@@ -39,7 +39,7 @@ def test_a_cluster_of_somebody_else_has_no_cpu_time() -> None:
 
 
 def test_another_checkout_runs_with_its_own_python() -> None:
-    runner = own(["a=1"], Path("/other"))
+    runner = headrace_runner(["a=1"], Path("/other"))
     command = runner.command(ORDER)
     assert command[:3] == ["/other/.venv/bin/python", "-m", "benchmarks.service"]
     assert command[-2:] == ["--set", "a=1"]

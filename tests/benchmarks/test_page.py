@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from benchmarks.page import PAGE, placed, read
+import pytest
+
+from benchmarks.page import PAGE, insert_figures, read
 
 
 def test_the_page_has_the_last_figures_and_all_shapes() -> None:
     page = PAGE.read_text()
-    assert placed(page, read()) == page, "run: python -m benchmarks.page"
+    assert insert_figures(page, read()) == page, "run: python -m benchmarks.page"
+
+
+def test_a_page_without_markers_is_rejected() -> None:
+    with pytest.raises(ValueError, match="markers are missing"):
+        insert_figures("# Performance\n", read())
 
 
 def test_published_runs_are_complete_and_correct() -> None:

@@ -16,16 +16,16 @@ from benchmarks.jobs.shape import Shape
 from benchmarks.measure.noise import Noise
 from benchmarks.page import figures
 from benchmarks.peers.commands import of_checkout
-from benchmarks.peers.peer import Order, Variant
-from benchmarks.plan import FULL, QUICK, Selection, tasks
+from benchmarks.peers.peer import RunSpec, Variant
+from benchmarks.plan import FULL, QUICK, Selection, job_runs
 from benchmarks.report import tables
 from benchmarks.results import MIN_ROUNDS, JobResult, Report, Run, Series, comparisons, scaling
 
 SAMPLES = [(5000 + n) << 20 for n in range(21)]
 
 
-def run(whole_s: float, memory: int = 100) -> Run:
-    return Run(1000, whole_s, whole_s / 2, whole_s, memory, None, 1.0)
+def run(end_to_end_s: float, memory: int = 100) -> Run:
+    return Run(1000, end_to_end_s, end_to_end_s / 2, end_to_end_s, memory, None, 1.0)
 
 
 def series(peer: str, *runs: Run | None, settings: str = "exactly-once") -> Series:
@@ -55,8 +55,12 @@ def test_ratios_are_of_equal_settings_and_taken_round_by_round() -> None:
     peer = series("quix", run(2), run(2), run(12))
     other = series("quix", *[run(9)] * 3, settings="at-least-once")
     (found,) = comparisons([JobResult("job", "Job", 1000, [own, peer, other])])
-    assert (found.other, found.whole, found.memory) == ("quix", (2.0, 1.0, 4.0), (1.0, 1.0, 1.0))
-    assert found.middle == found.whole
+    assert (found.other, found.end_to_end, found.memory) == (
+        "quix",
+        (2.0, 1.0, 4.0),
+        (1.0, 1.0, 1.0),
+    )
+    assert found.steady == found.end_to_end
 
 
 def test_fewer_than_three_rounds_have_no_ratio() -> None:
@@ -64,7 +68,7 @@ def test_fewer_than_three_rounds_have_no_ratio() -> None:
     peer = series("quix", run(7), run(3), run(3))
     result = JobResult("job", "Job", 1000, [own, peer])
     assert not comparisons([result])
-    assert [one.whole for one in comparisons([result], min_rounds=1)] == [(3.0, 3.0, 3.0)]
+    assert [one.end_to_end for one in comparisons([result], min_rounds=1)] == [(3.0, 3.0, 3.0)]
     text = printed(report(of_shape("few", 7, 28, rounds=2)))
     assert "No ratios: they require 3 rounds" in text
     assert "4.00" not in text
@@ -74,7 +78,7 @@ def test_fewer_than_three_rounds_have_no_ratio() -> None:
 def test_the_worst_ratio_of_a_job_is_first_and_shapes_follow_worst_first() -> None:
     found = comparisons([of_shape("a", 10, 30), of_shape("b", 40, 60), of_shape("c", 10, 20)])
     assert [one.shape for one in found] == ["worst of 3 shapes", "b", "c", "a"]
-    assert [one.whole[0] for one in found] == [1.5, 1.5, 2.0, 3.0]
+    assert [one.end_to_end[0] for one in found] == [1.5, 1.5, 2.0, 3.0]
     assert found[0].memory[0] == max(one.memory[0] for one in found[1:]) == 0.4
 
 
@@ -91,14 +95,19 @@ def test_tables_and_page_have_shapes_seeds_and_memory_over_time() -> None:
 
 
 def test_the_first_shape_of_every_job_runs_before_the_others() -> None:
-    chosen = list(tasks(FULL, Selection()))
-    assert [task.job.name for task in chosen[: len(JOBS)]] == list(JOBS)
-    for task in chosen[: len(JOBS)]:
-        assert task.shape == task.job.shapes[0]
-        assert task.rounds >= MIN_ROUNDS
-    fixed = [(task.job.name, task.shape) for task in chosen if not task.is_long]
+    chosen = list(job_runs(FULL, Selection()))
+    assert [job_run.job.name for job_run in chosen[: len(JOBS)]] == list(JOBS)
+    for job_run in chosen[: len(JOBS)]:
+        assert job_run.shape == job_run.job.shapes[0]
+        assert job_run.rounds >= MIN_ROUNDS
+    fixed = [(job_run.job.name, job_run.shape) for job_run in chosen if not job_run.is_long]
     assert len(fixed) == len(set(fixed)) == sum(len(job.shapes) for job in JOBS.values())
-    long = {(task.partitions, v.workers) for task in chosen if task.is_long for v in task.variants}
+    long = {
+        (job_run.partitions, v.workers)
+        for job_run in chosen
+        if job_run.is_long
+        for v in job_run.variants
+    }
     assert long == {(2, 1), (2, 2), (4, 1), (4, 2)}
 
 
@@ -109,27 +118,31 @@ def test_a_jvm_gets_warm() -> None:
 
 
 def test_a_quick_benchmark_has_one_shape_of_each_job() -> None:
-    chosen = list(tasks(QUICK, Selection()))
-    assert len({task.job.name for task in chosen}) == len(chosen)
-    assert all(task.rounds == 1 for task in chosen)
+    chosen = list(job_runs(QUICK, Selection()))
+    assert len({job_run.job.name for job_run in chosen}) == len(chosen)
+    assert all(job_run.rounds == 1 for job_run in chosen)
 
 
 def test_random_shapes_are_selected_by_their_seed() -> None:
     selection = Selection(shapes=["random"], seed=5)
-    chosen = list(tasks(FULL, selection))
-    assert [task.job.name for task in chosen] == list(JOBS)
-    assert {task.shape.seed for task in chosen} == {5}
-    assert [task.shape for task in tasks(FULL, selection)] == [task.shape for task in chosen]
+    chosen = list(job_runs(FULL, selection))
+    assert [job_run.job.name for job_run in chosen] == list(JOBS)
+    assert {job_run.shape.seed for job_run in chosen} == {5}
+    assert [job_run.shape for job_run in job_runs(FULL, selection)] == [
+        job_run.shape for job_run in chosen
+    ]
 
 
 @pytest.mark.parametrize(("names", "repeated"), [((), 5), (("words",), 12)])
 def test_later_rounds_have_ratios_of_caches_and_with_single_jobs_all(
     names: tuple[str, ...], repeated: int
 ) -> None:
-    task = next(task for task in tasks(FULL, Selection(names)) if task.job.name == "words")
-    assert task.in_round(0) == task.variants
-    assert len(task.in_round(1)) == repeated
-    assert [variant.name for variant in task.in_round(1)[:5]] == [
+    job_run = next(
+        job_run for job_run in job_runs(FULL, Selection(names)) if job_run.job.name == "words"
+    )
+    assert job_run.in_round(0) == job_run.variants
+    assert len(job_run.in_round(1)) == repeated
+    assert [variant.name for variant in job_run.in_round(1)[:5]] == [
         "headrace, exactly-once, caches",
         "checkout, exactly-once, caches",
         "kafka-streams, exactly-once, caches",
@@ -145,16 +158,16 @@ def test_more_workers_are_compared_with_one_of_the_same_peer() -> None:
     result = JobResult("job", "Job", 1000, [of_one, of_two, other])
     assert scaling([result]) == [("Job", "headrace", (2.0, 2.0, 2.0), (2.0, 2.0, 2.0))]
     assert not scaling([result], min_rounds=4)
-    assert "2 workers over 1" in printed(report(result))
+    assert "2 workers / 1 worker" in printed(report(result))
 
 
 def test_long_runs_are_selected_with_their_rounds() -> None:
-    chosen = list(tasks(FULL, Selection(rounds=3, is_long=True)))
-    assert {task.rounds for task in chosen} == {3}
-    assert all(task.is_long for task in chosen)
+    chosen = list(job_runs(FULL, Selection(rounds=3, is_long=True)))
+    assert {job_run.rounds for job_run in chosen} == {3}
+    assert all(job_run.is_long for job_run in chosen)
 
 
 def test_another_checkout_runs_with_its_own_python() -> None:
-    order = Order("sum", "b:1", "run", "run", "out", Path("state"))
-    command = of_checkout(Path("/other"))(Variant("checkout"), order)
+    spec = RunSpec("sum", "b:1", "run", "run", "out", Path("state"))
+    command = of_checkout(Path("/other"))(Variant("checkout"), spec)
     assert command[:3] == ["/other/.venv/bin/python", "-m", "benchmarks.service"]
