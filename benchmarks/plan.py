@@ -91,7 +91,7 @@ class Selection:
         seed: seed of random shapes, and of the data of fixed ones; None for its default.
         records: number of input records; None for that of each shape.
         rounds: number of rounds; None for that of the benchmark's size.
-        is_long: whether only long runs are selected.
+        is_long: whether only long runs are selected; shapes and seed do not apply to them.
     """
 
     jobs: Sequence[str] = ()
@@ -138,8 +138,11 @@ def job_runs(size: BenchmarkSize, selection: Selection) -> Iterator[JobRun]:
 
 
 def long_job_runs(selection: Selection) -> Iterator[JobRun]:
-    """Yield runs of one and two workers, or threads, on two and four partitions."""
-    for name in LONG_RECORDS:
+    """Yield runs of one and two workers, or threads, on two and four partitions.
+
+    The selected jobs must be in `LONG_RECORDS`.
+    """
+    for name in selection.jobs or LONG_RECORDS:
         for partitions in LONG_PARTITIONS:
             peers: tuple[Peer, ...] = ("headrace", "kafka-streams")
             variants = tuple(Variant(peer, workers=n) for n in (1, 2) for peer in peers)

@@ -32,6 +32,7 @@ from benchmarks.peers.peer import NEXT_STREAMS_VERSION
 from benchmarks.peers.quix import VERSION as QUIX_VERSION
 from benchmarks.plan import (
     FULL,
+    LONG_RECORDS,
     QUICK,
     RANDOM,
     BenchmarkSize,
@@ -170,6 +171,10 @@ def main(
     """
     console = Console(width=max(Console().width, WIDTH))
     size = QUICK if quick else FULL
+    if is_long and (shapes or quick or seed is not None):
+        raise click.UsageError("--long has its own input. Remove --shape, --seed and --quick.")
+    if is_long and not LONG_RECORDS.keys() >= set(names):
+        raise click.UsageError(f"--long requires one of the jobs {', '.join(LONG_RECORDS)}.")
     began = time.monotonic()
     if RANDOM in shapes and seed is None:
         seed = secrets.randbelow(1_000_000)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from click.testing import CliRunner
 from rich.console import Console
 
 from benchmarks.jobs.catalogue import JOBS
@@ -20,6 +21,7 @@ from benchmarks.peers.peer import RunSpec, Variant
 from benchmarks.plan import FULL, QUICK, Selection, job_runs
 from benchmarks.report import tables
 from benchmarks.results import MIN_ROUNDS, JobResult, Report, Run, Series, comparisons, scaling
+from benchmarks.run import main
 
 SAMPLES = [(5000 + n) << 20 for n in range(21)]
 
@@ -165,6 +167,23 @@ def test_long_runs_are_selected_with_their_rounds() -> None:
     chosen = list(job_runs(FULL, Selection(rounds=3, is_long=True)))
     assert {job_run.rounds for job_run in chosen} == {3}
     assert all(job_run.is_long for job_run in chosen)
+    (of_sums,) = {job_run.job.name for job_run in job_runs(FULL, Selection(["sum"], is_long=True))}
+    assert of_sums == "sum"
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        (["--shape", "zipf"], "Remove --shape"),
+        (["--seed", "5"], "Remove --shape"),
+        (["--quick"], "Remove --shape"),
+        (["--job", "windows"], "requires one of the jobs words, sum"),
+    ],
+)
+def test_long_runs_reject_options_without_effect(option: list[str], message: str) -> None:
+    done = CliRunner().invoke(main, ["--long", *option])
+    assert done.exit_code == 2
+    assert message in done.output
 
 
 def test_another_checkout_runs_with_its_own_python() -> None:
