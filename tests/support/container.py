@@ -1,9 +1,10 @@
-"""The image of deploy/Dockerfile: built and run by an engine, or step by step in a clean root."""
+"""The image of deploy/Dockerfile, built and run by an engine, or by steps in a clean root."""
 
 from __future__ import annotations
 
 import os
 import re
+import secrets
 import shutil
 import signal
 import subprocess
@@ -17,11 +18,11 @@ from tests.support.processes import wait_until
 
 ENGINE = os.environ.get("HEADRACE_TEST_ENGINE", "docker")
 """The client of a container engine, with the options of docker."""
-SECONDS = 500
+_COMMAND_TIMEOUT_S = 500
 _PACKAGES = "python3,python3-pip,python-is-python3,ca-certificates"
 _BUNDLE = "/etc/ssl/certs/ca-certificates.crt"
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-_FORMLESS = ("EXPOSE", "STOPSIGNAL", "VOLUME", "HEALTHCHECK", "ENTRYPOINT", "CMD")
+_METADATA_INSTRUCTIONS = ("EXPOSE", "STOPSIGNAL", "VOLUME", "HEALTHCHECK", "ENTRYPOINT", "CMD")
 """Instructions that change no file."""
 
 
@@ -32,8 +33,8 @@ def has_engine() -> bool:
     return subprocess.run([ENGINE, "version"], capture_output=True, check=False).returncode == 0
 
 
-def missing() -> str | None:
-    """Why an image can be neither built nor imitated here; None if it can."""
+def skip_reason() -> str | None:
+    """Return why the image cannot be tested on this machine, or None."""
     tools = [t for t in ("mmdebstrap", "unshare", "nsenter") if shutil.which(t) is None]
     if has_engine() or (os.geteuid() == 0 and not tools):
         return None
@@ -53,10 +54,10 @@ class Container(ABC):
     @property
     @abstractmethod
     def pid(self) -> int:
-        """The process that is number 1 in the container, by its number on this machine."""
+        """Host PID of the container's process 1."""
 
     @abstractmethod
-    def call(self, words: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    def call(self, argv: Sequence[str]) -> subprocess.CompletedProcess[str]:
         """Run a command in the container."""
 
     @abstractmethod
@@ -65,10 +66,10 @@ class Container(ABC):
 
     @abstractmethod
     def discard(self) -> None:
-        """Leave nothing behind."""
+        """Remove the container."""
 
     def text(self) -> str:
-        """Its output."""
+        """Return its output."""
         return self.log.read_text(errors="replace") if self.log.exists() else ""
 
     @property
@@ -81,9 +82,9 @@ class Image(ABC):
 
     @abstractmethod
     def call(
-        self, words: Sequence[str], environment: Mapping[str, str]
+        self, argv: Sequence[str], environment: Mapping[str, str]
     ) -> subprocess.CompletedProcess[str]:
-        """Run the image's program with these arguments to its end."""
+        """Run the image's program with these arguments until it exits."""
 
     @abstractmethod
     def start(
@@ -111,16 +112,15 @@ def build_image(context: Path, home: Path) -> Image:
 class EngineImage(Image):
     """Image of a container engine; shares the network with this machine."""
 
-    name = "headrace-test:1"
-
     def __init__(self, context: Path) -> None:
+        self.name = f"headrace-test:{secrets.token_hex(4)}"
         self._volumes = set[str]()
         _check([ENGINE, "build", "--network", "host", "--tag", self.name, str(context)])
 
     def call(
-        self, words: Sequence[str], environment: Mapping[str, str]
+        self, argv: Sequence[str], environment: Mapping[str, str]
     ) -> subprocess.CompletedProcess[str]:
-        return _run([ENGINE, "run", "--rm", *self._options(environment), self.name, *words])
+        return _run([ENGINE, "run", "--rm", *self._options(environment), self.name, *argv])
 
     def start(
         self,
@@ -162,22 +162,25 @@ class EngineContainer(Container):
         found = _run([ENGINE, "inspect", "--format", "{{.State.Pid}}", self._name])
         return int(found.stdout or -1) or -1
 
-    def call(self, words: Sequence[str]) -> subprocess.CompletedProcess[str]:
-        return _run([ENGINE, "exec", self._name, *words])
+    def call(self, argv: Sequence[str]) -> subprocess.CompletedProcess[str]:
+        return _run([ENGINE, "exec", self._name, *argv])
 
     def stop(self, seconds: float) -> int:
         _check([ENGINE, "stop", "--time", str(int(seconds)), self._name])
         return int(_check([ENGINE, "wait", self._name]).stdout)
 
     def discard(self) -> None:
-        self.text()
+        self._save_log()
         _run([ENGINE, "rm", "--force", self._name])
 
     def text(self) -> str:
+        self._save_log()
+        return super().text()
+
+    def _save_log(self) -> None:
         done = _run([ENGINE, "logs", self._name])
         if done.returncode == 0:
             self.log.write_text(done.stdout + done.stderr)
-        return super().text()
 
 
 class RootImage(Image):
@@ -198,9 +201,9 @@ class RootImage(Image):
             self._execute(one)
 
     def call(
-        self, words: Sequence[str], environment: Mapping[str, str]
+        self, argv: Sequence[str], environment: Mapping[str, str]
     ) -> subprocess.CompletedProcess[str]:
-        command = [*self._words("ENTRYPOINT"), *words]
+        command = [*self._words("ENTRYPOINT"), *argv]
         return _run(self._enter(command, environment, user=self.user, read_only=True))
 
     def start(
@@ -230,10 +233,10 @@ class RootImage(Image):
     def discard(self) -> None:
         shutil.rmtree(self._home)
 
-    def shell(self, words: Sequence[str], environment: Mapping[str, str]) -> list[str]:
-        """A command that runs another one with the variables and the directory of the image."""
+    def with_environment(self, argv: Sequence[str], environment: Mapping[str, str]) -> list[str]:
+        """Return a command that runs another one with the image's variables and directory."""
         given = [f"{n}={text}" for n, text in {**self.environment, **environment}.items()]
-        return ["env", "-i", "-C", self.directory, *given, *words]
+        return ["env", "-i", "-C", self.directory, *given, *argv]
 
     def _one(self, name: str) -> Step:
         return [one for one in self._steps if one.name == name][-1]
@@ -246,8 +249,8 @@ class RootImage(Image):
         if one.name == "FROM":
             self._bootstrap(one.text)
         elif one.name == "RUN":
-            words = ["/bin/sh", "-c", one.text]
-            _check(self._enter(words, _settings_of_pip(), user=self.user, read_only=False))
+            argv = ["/bin/sh", "-c", one.text]
+            _check(self._enter(argv, _settings_of_pip(), user=self.user, read_only=False))
         elif one.name == "WORKDIR":
             self.directory = one.text
             self._at(one.text).mkdir(parents=True, exist_ok=True)
@@ -261,7 +264,7 @@ class RootImage(Image):
             name, _, text = one.text.partition("=")
             self.environment[name] = text
         else:
-            assert one.name in _FORMLESS, f"unknown instruction {one.name}"
+            assert one.name in _METADATA_INSTRUCTIONS, f"unknown instruction {one.name}"
 
     def _at(self, path: str) -> Path:
         return Path(f"{self.root}{Path(self.directory, path)}")
@@ -283,20 +286,20 @@ class RootImage(Image):
         ]:
             if Path(source).exists():
                 shutil.copyfile(source, f"{self.root}{target}")
-        words = ["python", "-c", "import sys; print('%d.%d' % sys.version_info[:2])"]
-        done = _check(self._enter(words, {}, user="0:0", read_only=False))
+        argv = ["python", "-c", "import sys; print('%d.%d' % sys.version_info[:2])"]
+        done = _check(self._enter(argv, {}, user="0:0", read_only=False))
         assert done.stdout.strip() == python, f"{image} has another Python than {release}"
 
     def _enter(
         self,
-        words: Sequence[str],
+        argv: Sequence[str],
         environment: Mapping[str, str],
         *,
         user: str,
         read_only: bool,
         volume: tuple[Path, str] | None = None,
     ) -> list[str]:
-        """A command that runs another one as process 1 of the root."""
+        """Return a command that runs another one as process 1 of the root."""
         root = str(self.root)
         lines = [
             f"mount --bind {root} {root}",
@@ -309,7 +312,7 @@ class RootImage(Image):
         ]
         unshare = ["unshare", "--mount", "--pid", "--fork", "--kill-child"]
         script = ["sh", "-ec", "\n".join(lines), "sh"]
-        return [*unshare, *script, *self.shell(words, environment)]
+        return [*unshare, *script, *self.with_environment(argv, environment)]
 
 
 class RootContainer(Container):
@@ -331,11 +334,11 @@ class RootContainer(Container):
         found = children.read_text().split() if self._process.poll() is None else []
         return int(found[0]) if found else -1
 
-    def call(self, words: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    def call(self, argv: Sequence[str]) -> subprocess.CompletedProcess[str]:
         user, group = self._image.user.split(":")
         enter = ["nsenter", f"--target={self.pid}", "--mount", "--pid", "--root"]
         who = [f"--setuid={user}", f"--setgid={group}"]
-        return _run([*enter, *who, "--", *self._image.shell(words, self._environment)])
+        return _run([*enter, *who, "--", *self._image.with_environment(argv, self._environment)])
 
     def stop(self, seconds: float) -> int:
         pid = self.pid
@@ -357,14 +360,18 @@ class RootContainer(Container):
 
 
 def _settings_of_pip() -> dict[str, str]:
-    """The variables of pip on this machine that name no file, and the root's certificates."""
+    """Return pip's environment variables without paths, and the root's certificates."""
     own = {n: t for n, t in os.environ.items() if n.startswith("PIP_") and "/" not in t}
     return {**own, "PIP_CERT": _BUNDLE}
 
 
 def _run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        command, capture_output=True, text=True, check=False, timeout=max(SECONDS, PATIENCE_S)
+        command,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=max(_COMMAND_TIMEOUT_S, PATIENCE_S),
     )
 
 

@@ -128,9 +128,18 @@ def full_pipe() -> Iterator[int]:
 
 
 def wait_until(
-    condition: Callable[[], bool], *, seconds: float = PATIENCE_S, what: str = ""
+    condition: Callable[[], bool],
+    *,
+    seconds: float = PATIENCE_S,
+    what: str | Callable[[], str] = "",
 ) -> None:
-    """Wait for a condition, looking often enough, and at most half of the time."""
+    """Wait for a condition; check it often, but for at most half of the time.
+
+    Args:
+        condition: the condition.
+        seconds: time limit.
+        what: description of the condition; a function is called if the time limit is exceeded.
+    """
     deadline = time.monotonic() + seconds
     while True:
         begun = time.monotonic()
@@ -138,6 +147,7 @@ def wait_until(
             return
         now = time.monotonic()
         if now > deadline:
-            raise AssertionError(f"not within {seconds} s: {what}")
+            described = what if isinstance(what, str) else what()
+            raise AssertionError(f"not within {seconds} s: {described}")
         # To read a whole topic takes long where much is there: others need the processor too.
         time.sleep(max(0.1, now - begun))

@@ -19,7 +19,7 @@ import pytest
 
 from tests.deploy.files import DEPLOY, commands_in, step
 from tests.support import kafka, oracle
-from tests.support.container import Container, Image, build_image, missing
+from tests.support.container import Container, Image, build_image, skip_reason
 from tests.support.processes import ROOT, wait_until
 from tests.support.topics import Topics
 from tests.support.wheel_tests import build_wheel
@@ -27,10 +27,11 @@ from tests.support.wheel_tests import build_wheel
 pytestmark = [
     pytest.mark.long,  # It downloads Debian, Python and all packages of the image.
     pytest.mark.timeout(1200),
-    pytest.mark.skipif(missing() is not None, reason=str(missing())),
+    pytest.mark.skipif(skip_reason() is not None, reason=str(skip_reason())),
 ]
 PAGE = ROOT / "docs/deploy/container.md"
 STOP_S = int(re.findall(r"--stop-timeout (\d+) ", PAGE.read_text())[0])
+# The application of the page; its id is also the name of its group.
 GROUP, INPUT, OUTPUT = "word-count", "sentences", "word-counts"
 SENTENCES = ["the cat sat on the mat", "the dog saw the cat", "no dog sat on a mat"]
 
@@ -74,8 +75,8 @@ def running(
 
 
 def create_topics(image: Image, environment: dict[str, str]) -> None:
-    (words,) = (words for words in commands_in(PAGE) if words[0] == "topics")
-    done = image.call(words, environment)
+    (arguments,) = (found for found in commands_in(PAGE) if found[0] == "topics")
+    done = image.call(arguments, environment)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -98,7 +99,7 @@ def count(container: Container, bootstrap: str, expected: Counter[bytes]) -> Non
             oracle.last_counts(kafka.read(bootstrap, OUTPUT)) == expected
             or not container.is_running
         ),
-        what=f"all words are counted:\n{container.text()[-6000:]}",
+        what=lambda: f"all words are counted:\n{container.text()[-6000:]}",
     )
     assert container.is_running, container.text()[-6000:]
 
@@ -107,13 +108,13 @@ def wait_healthy(container: Container) -> None:
     check = step("HEALTHCHECK").words
     wait_until(
         lambda: container.call(check).returncode == 0 or not container.is_running,
-        what=f"it is healthy:\n{container.text()[-6000:]}",
+        what=lambda: f"it is healthy:\n{container.text()[-6000:]}",
     )
     assert container.is_running, container.text()[-6000:]
 
 
 def users(pid: int) -> set[str]:
-    """The users of a process and its descendants."""
+    """Return the user IDs of a process and its descendants."""
     status = Path(f"/proc/{pid}/status").read_text()
     (own,) = re.findall(r"^Uid:\t(\d+)", status, re.M)
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
@@ -121,7 +122,7 @@ def users(pid: int) -> set[str]:
 
 
 def check_stop(container: Container) -> None:
-    """SIGTERM ends it in the page's time, with exit code 0 and a last commit of each worker."""
+    """Stop within the documented time; require exit code 0 and a last commit of each worker."""
     code = container.stop(STOP_S)
     assert code == 0, container.text()[-6000:]
     started = {event["worker_index"] for event in events(container, "worker_started")}
