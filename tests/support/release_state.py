@@ -49,7 +49,7 @@ Results = dict[str, dict[str, list[Any]]]
 """The records of each output topic, and the rows of each store, by key."""
 
 
-def released() -> list[Path]:
+def release_directories() -> list[Path]:
     """Return the directories of all releases."""
     return sorted(GOLDEN.glob("release-*"))
 
@@ -67,7 +67,7 @@ def make_driver(directory: Path) -> TopologyTestDriver:
 
 
 def run_part(driver: TopologyTestDriver, part: Part) -> None:
-    """Send the inputs of a part, and commit between them."""
+    """Send the inputs of a part; commit, abort, wait and restart between them."""
     for step in input_steps(part):
         if isinstance(step, Send):
             driver.input(step.topic).send(step.key, step.value, timestamp=step.timestamp_ms)
@@ -124,11 +124,12 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
-    """Consecutive records of a partition, which are one transaction or none.
+class TransactionRun:
+    """Consecutive records of one transaction, or outside of any.
 
     Args:
-        committed: the outcome of the transaction, which ends in a marker; None without one.
+        committed: whether the transaction was committed; None outside of any.
+        records: the records, without the marker.
     """
 
     committed: bool | None
@@ -141,7 +142,7 @@ class Partition:
 
     tp: TopicPartition
     start: int
-    runs: Sequence[Run]
+    runs: Sequence[TransactionRun]
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,14 +156,14 @@ class Topic:
 
 
 @dataclass(frozen=True, slots=True)
-class Topics:
+class ClusterSnapshot:
     """All topics of a cluster, and the committed offsets by group."""
 
     topics: Sequence[Topic]
     offsets: Mapping[str, Offsets]
 
     @classmethod
-    def of(cls, cluster: MemoryCluster) -> Topics:
+    def of(cls, cluster: MemoryCluster) -> ClusterSnapshot:
         topics = [
             Topic(
                 topic.name,
@@ -209,7 +210,7 @@ class Topics:
         return "".join(f"{json.dumps(line)}\n" for line in lines)
 
     @classmethod
-    def decode(cls, text: str) -> Topics:
+    def decode(cls, text: str) -> ClusterSnapshot:
         topics: list[Topic] = []
         offsets: dict[str, dict[TopicPartition, CommittedOffset]] = {}
         for kind, *rest in map(json.loads, text.splitlines()):
@@ -228,7 +229,7 @@ class Topics:
                     )
                     for time, key, value, *headers in rest[1]
                 ]
-                topics[-1].partitions[-1].runs.append(Run(rest[0], records))  # type: ignore[attr-defined]
+                topics[-1].partitions[-1].runs.append(TransactionRun(rest[0], records))  # type: ignore[attr-defined]
             else:
                 group, topic, number, offset, metadata = rest
                 committed = CommittedOffset(offset, metadata)
@@ -236,13 +237,13 @@ class Topics:
         return cls(topics, offsets)
 
 
-def _runs(cluster: MemoryCluster, tp: TopicPartition) -> Iterator[Run]:
+def _runs(cluster: MemoryCluster, tp: TopicPartition) -> Iterator[TransactionRun]:
     """Yield the runs of a log; a transaction that is still open counts as aborted."""
     log, records = cluster.log(tp), list[Record]()
     writer: Transaction | None = None
     for offset, entry in enumerate(log.entries):
         if records and log.writer(offset) is not writer:
-            yield Run(_outcome(writer), records)
+            yield TransactionRun(_outcome(writer), records)
             records = []
         writer = log.writer(offset)
         if entry is not None:
@@ -250,14 +251,14 @@ def _runs(cluster: MemoryCluster, tp: TopicPartition) -> Iterator[Run]:
             plain = [(name, v.encode() if isinstance(v, str) else v) for name, v in headers]
             records.append(Record(time, entry.key(), entry.value(), plain))
     if records:
-        yield Run(_outcome(writer), records)
+        yield TransactionRun(_outcome(writer), records)
 
 
 def _outcome(writer: Transaction | None) -> bool | None:
     return None if writer is None else bool(writer.committed)
 
 
-def _append(cluster: MemoryCluster, tp: TopicPartition, run: Run) -> None:
+def _append(cluster: MemoryCluster, tp: TopicPartition, run: TransactionRun) -> None:
     transaction = None if run.committed is None else Transaction()
     for r in run.records:
         cluster.append(
@@ -299,7 +300,7 @@ class MemoryOffsets:
 
 
 def deployed_topology(driver: TopologyTestDriver) -> DeployedTopology:
-    """Return the description of the driver's topology, and of the one that its cluster has."""
+    """Return the description of the driver's topology, and the one deployed on its cluster."""
     offsets = MemoryOffsets(driver.cluster)
     found = DeployedTopology(driver._config, driver._plans, offsets, driver._log)
     counts = {name: len(topic.logs) for name, topic in driver.cluster.topics.items()}
@@ -311,14 +312,18 @@ def deployed_topology(driver: TopologyTestDriver) -> DeployedTopology:
 
 
 def write(directory: Path) -> None:
-    """Run the application, and store what a killed worker leaves in the middle of it."""
+    """Run half of the input, and store state, topics and offsets as a kill would leave them.
+
+    Then record the results of the rest.
+    """
     with tempfile.TemporaryDirectory() as name:
         work = Path(name)
         with make_driver(work / "live") as driver:
             run_part(driver, "before")
-            assert deployed_topology(driver).keep()
+            if not deployed_topology(driver).keep():
+                raise RuntimeError("The description of the topology was not stored.")
             shutil.copytree(work / "live", work / "state", ignore=_IGNORED)
-            topics = Topics.of(driver.cluster)
+            topics = ClusterSnapshot.of(driver.cluster)
             ends = ends_of(driver.cluster)
             run_part(driver, "after")
             results = results_of(driver, ends)
@@ -341,9 +346,10 @@ def ends_of(cluster: MemoryCluster) -> dict[TopicPartition, int]:
     }
 
 
-def read_topics(directory: Path) -> Topics:
+def read_topics(directory: Path) -> ClusterSnapshot:
     """Read the topics and offsets of a release."""
-    return Topics.decode(lzma.open(directory / _TOPICS, "rt").read())
+    with lzma.open(directory / _TOPICS, "rt") as file:
+        return ClusterSnapshot.decode(file.read())
 
 
 def read_results(directory: Path) -> Results:

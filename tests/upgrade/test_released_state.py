@@ -19,14 +19,14 @@ from tests.support.release_state import (
     make_driver,
     read_results,
     read_topics,
-    released,
+    release_directories,
     results_of,
     run_part,
     stores_of,
 )
 
 
-@pytest.fixture(params=released(), ids=lambda path: path.name)
+@pytest.fixture(params=release_directories(), ids=lambda path: path.name)
 def release(request: pytest.FixtureRequest) -> Path:
     path: Path = request.param
     return path
@@ -54,16 +54,16 @@ def differences(found: Results, expected: Results) -> list[str]:
 
 def continue_from(driver: TopologyTestDriver, release: Path) -> None:
     """Process the rest of the input, and compare with the run without an interruption."""
-    ends, numbers = ends_of(driver.cluster), committed_numbers(driver)
+    ends, names = ends_of(driver.cluster), offset_metadata_names(driver)
     run_part(driver, "after")
     wrong = differences(results_of(driver, ends), read_results(release))
     assert not wrong, "\n".join(wrong)
-    # A number with another name would not be read, often without an effect on these results.
-    assert committed_numbers(driver) == numbers
+    # A renamed offset-metadata value would be ignored, often without changing these results.
+    assert offset_metadata_names(driver) == names
 
 
-def committed_numbers(driver: TopologyTestDriver) -> dict[TopicPartition, set[str]]:
-    """Return the names of the numbers that are committed with each offset."""
+def offset_metadata_names(driver: TopologyTestDriver) -> dict[TopicPartition, set[str]]:
+    """Return the names of the values in the metadata of each offset."""
     return {
         tp: set(OffsetMetadata.decode(offset.metadata).values)
         for tp, offset in driver.cluster.committed(APPLICATION_ID).items()
@@ -99,7 +99,7 @@ def test_the_deployed_topology_of_a_release_is_compared(driver: TopologyTestDriv
 def test_a_release_left_rows_and_records_of_every_kind(
     driver: TopologyTestDriver, release: Path, tmp_path: Path
 ) -> None:
-    """Otherwise nothing is known about the kinds that are missing."""
+    """Guard: the stored release covers all store kinds and join outcomes."""
     extract_state(release, tmp_path)
     cluster, unread = driver.cluster, 0
     for tp in cluster.partitions("released-by-city-repartition"):

@@ -33,14 +33,14 @@ from tests.support.release_app import (
 )
 from tests.support.release_state import (
     SETTINGS,
+    ClusterSnapshot,
     Results,
-    Run,
-    Topics,
+    TransactionRun,
     extract_state,
     make_driver,
     read_results,
     read_topics,
-    released,
+    release_directories,
     results_of,
 )
 from tests.support.warm import await_coordinators
@@ -77,7 +77,7 @@ def clients(bootstrap: str) -> dict[str, str]:
     return {"bootstrap.servers": bootstrap}
 
 
-def load(topics: Topics, bootstrap: str) -> Ids:
+def load(topics: ClusterSnapshot, bootstrap: str) -> Ids:
     """Write the topics of a release to a broker; return the ids that they have there."""
     new = [
         # Records and rows have old times, and stay.
@@ -96,7 +96,7 @@ def load(topics: Topics, bootstrap: str) -> Ids:
     return {name: found.topic_id for name, found in described.items()}
 
 
-def ends_in_memory(topics: Topics) -> dict[TopicPartition, int]:
+def ends_in_memory(topics: ClusterSnapshot) -> dict[TopicPartition, int]:
     runs = {p.tp: p.runs for topic in topics.topics for p in topic.partitions}
     return {
         tp: sum(len(run.records) + (run.committed is not None) for run in own)
@@ -104,7 +104,7 @@ def ends_in_memory(topics: Topics) -> dict[TopicPartition, int]:
     }
 
 
-def write_runs(topics: Topics, bootstrap: str) -> None:
+def write_runs(topics: ClusterSnapshot, bootstrap: str) -> None:
     """Write the runs of each partition in their order, those of several partitions together."""
     left = {p.tp: list(p.runs) for topic in topics.topics for p in topic.partitions}
     plain = confluent_kafka.Producer(clients(bootstrap))
@@ -133,7 +133,7 @@ def write_runs(topics: Topics, bootstrap: str) -> None:
                 end(PATIENCE_S)
 
 
-def is_next(runs: Sequence[Run], committed: bool | None) -> bool:
+def is_next(runs: Sequence[TransactionRun], committed: bool | None) -> bool:
     return bool(runs) and runs[0].committed is committed
 
 
@@ -258,7 +258,7 @@ def read_outputs(
     consumer.close()
 
 
-@pytest.mark.parametrize("release", released(), ids=lambda path: path.name)
+@pytest.mark.parametrize("release", release_directories(), ids=lambda path: path.name)
 @pytest.mark.parametrize("has_files", [True, False], ids=["local state", "changelogs"])
 def test_a_release_is_continued_on_a_broker(
     own_broker: str, release: Path, tmp_path: Path, has_files: bool
