@@ -29,12 +29,13 @@ pytestmark = pytest.mark.slow
 class Incident:
     """The application of the runbooks, and the commands of one page.
 
-    The name of its input replaces `orders`.
+    In the commands, the app's input topic replaces `orders`.
     """
 
     def __init__(self, topics: Topics, home: Path, page: str, partitions: int = 2) -> None:
         self.app = Counted(topics, home, partitions=partitions)
         self.group = self.app.group
+        self.worker = ""
         self._page, self._runs = page, 0
 
     def process(self, records: int) -> None:
@@ -46,18 +47,26 @@ class Incident:
             assert run.wait() == ExitCode.STOPPED
             (self.worker,) = run.identity(0)
 
-    def fail(self, error: str) -> str:
+    def start_expecting_failure(self, error: str) -> str:
         """Start the application; return the reason for which it fails."""
         with self.running() as run:
             code = run.wait()
             (failed,) = run.events("application_failed")
         assert failed["error"] == error
+        # The page writes "Exit code" or "exit code".
         assert f"xit code {code}" in (FOLDER / self._page).read_text()
         return str(failed["reason"])
 
-    def follow(self, number: int, *options: str, code: int = 0) -> str:
-        """Run the command of the page with this number; return its output."""
-        words = list(commands_in(FOLDER / self._page))[number]
+    def follow(self, name: str, *options: str, code: int = 0) -> str:
+        """Run a command of the page, and return its output.
+
+        Args:
+            name: words of the command; the shortest command that has all of them is run.
+            options: options to add.
+            code: expected exit code.
+        """
+        wanted = set(name.split())
+        words = min((w for w in commands_in(FOLDER / self._page) if wanted <= set(w)), key=len)
         done = subprocess.run(
             [*COMMAND[:-1], *(self.app.input if w == "orders" else w for w in words), *options],
             cwd=self.app.home,
@@ -84,10 +93,10 @@ def test_a_poison_record_is_skipped(topics: Topics, tmp_path: Path) -> None:
         producer.produce(app.input, value, key, partition=1)
     assert producer.flush(PATIENCE_S) == 0
     app.expected.update([b"a", b"b", b"d"])
-    assert f"headrace skip {app.input} 1 2 --app" in incident.fail("RecordError")
-    assert "poison" in incident.follow(0)
-    assert f"To be skipped: {app.input}-1 offset 2" in incident.follow(1)
-    assert "Done. The application can be started." in incident.follow(2, "--yes")
+    assert f"headrace skip {app.input} 1 2 --app" in incident.start_expecting_failure("RecordError")
+    assert "poison" in incident.follow("topics tail")
+    assert f"To be skipped: {app.input}-1 offset 2" in incident.follow("skip --dry-run")
+    assert "Done. The application can be started." in incident.follow("skip", "--yes")
     incident.process(100)
     app.check_exact()
 
@@ -99,11 +108,11 @@ def test_a_changelog_that_is_gone_is_written_from_local_rows(
     incident.process(200)
     changelog = f"{incident.group}-counts-changelog"
     delete(topics, changelog)
-    assert changelog in incident.fail("ChangelogLostError")
-    assert f"changelogs that are gone: {changelog}" in incident.follow(0, code=1)
-    assert "  0_0: counts\n  0_1: counts" in incident.follow(1)
+    assert changelog in incident.start_expecting_failure("ChangelogLostError")
+    assert f"changelogs that are gone: {changelog}" in incident.follow("check", code=1)
+    assert "  0_0: counts\n  0_1: counts" in incident.follow("changelog --dry-run")
     assert topics.partitions(changelog) == 0
-    incident.follow(2, "--yes")
+    incident.follow("changelog", "--yes")
     incident.process(100)
     incident.app.check_exact()
 
@@ -113,20 +122,20 @@ def test_offsets_that_are_gone_are_set_again(source: str, topics: Topics, tmp_pa
     incident = Incident(topics, tmp_path, "offsets-gone.md")
     app = incident.app
     incident.process(200)
-    listed = incident.follow(0)
+    listed = incident.follow("offsets list")
     admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": app.bootstrap})
     admin.delete_consumer_groups([incident.group])[incident.group].result()
-    incident.fail("StateWithoutOffsetsError")
-    assert "none" in incident.follow(0)
-    incident.follow(1, code=1)
+    incident.start_expecting_failure("StateWithoutOffsetsError")
+    assert "none" in incident.follow("offsets list")
+    incident.follow("check", code=1)
     if source == "end":
-        incident.follow(2, "--yes")
+        incident.follow("offsets set --to", "--yes")
     else:
         rows = re.findall(rf"{app.input}-(\d) +(\d+)", listed)
         assert len(rows) == 2
         lines = [f"{app.input},{partition},{offset}\n" for partition, offset in rows]
         (tmp_path / "offsets.csv").write_text("".join(lines))
-        incident.follow(3, "--yes")
+        incident.follow("offsets set --from-file", "--yes")
     incident.process(100)
     app.check_exact()
 
@@ -142,12 +151,12 @@ def test_a_hanging_transaction_is_aborted(topics: Topics, tmp_path: Path) -> Non
         group=incident.group,
         input_topic=app.input,
     )
-    assert "commits its offset" in incident.follow(0)
-    assert "Done. The application can be started." in incident.follow(1, "--yes")
-    assert incident.follow(0) == "No transaction is open.\n"
+    assert "commits its offset" in incident.follow("transactions list")
+    assert "Done. The application can be started." in incident.follow("transactions abort", "--yes")
+    assert incident.follow("transactions list") == "No transaction is open.\n"
 
     def results() -> list[kafka.Record]:
-        """The results, without the record of the hanging producer's first transaction."""
+        """Return the results, without the record of the hanging producer's first transaction."""
         return [one for one in kafka.read(app.bootstrap, app.output) if one.value != b"before"]
 
     app.write(100)
