@@ -168,15 +168,15 @@ def test_images_have_a_version_and_kafka_is_the_tested_one() -> None:
 
 def test_dashboard_and_alerts_are_those_of_the_package(tmp_path: Path) -> None:
     """The service copies them with Python; its other end is what the servers are told to read."""
-    boards = COMPOSE["services"]["boards"]
-    (code,) = boards["command"]
-    exec(code.replace("/boards", str(tmp_path)), {})
+    dashboards = COMPOSE["services"]["dashboards"]
+    (code,) = dashboards["command"]
+    exec(code.replace("/dashboards", str(tmp_path)), {})
     rules = yaml.safe_load(COMPOSE["configs"]["prometheus"]["content"])["rule_files"]
     (provider,) = yaml.safe_load(COMPOSE["configs"]["dashboards"]["content"])["providers"]
     assert [(tmp_path / Path(rule).name).read_text() for rule in rules] == [
         (ROOT / "src/headrace/streams_web/grafana/alerts.yml").read_text()
     ]
-    assert provider["options"]["path"] == "/boards"
+    assert provider["options"]["path"] == "/dashboards"
     assert (tmp_path / "headrace.json").is_file()
 
 

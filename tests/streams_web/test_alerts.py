@@ -47,9 +47,9 @@ def promtool(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 def check_config(directory: Path, text: str) -> subprocess.CompletedProcess[str]:
     """Check the configuration of the Compose file, with the rules where it has them."""
-    shutil.copytree(GRAFANA, directory / "boards")
+    shutil.copytree(GRAFANA, directory / "dashboards")
     path = directory / "prometheus.yml"
-    path.write_text(text.replace("/boards", str(directory / "boards")))
+    path.write_text(text.replace("/dashboards", str(directory / "dashboards")))
     return promtool("check", "config", str(path))
 
 
