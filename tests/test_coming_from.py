@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import inspect
 import re
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import headrace
-from headrace import KafkaStreams, StreamsBuilder, avro, serdes
+from headrace import KafkaStreams, StreamsBuilder, TopologyTestDriver, avro, serdes
 from headrace.streams.config.java_settings import NOT_SUPPORTED
+from headrace.streams.testing.driver_topics import TestInput, TestOutput
 from headrace.topology.graph.optimizer import BY_NAME, COMBINE
 from tests.support.processes import ROOT
 from tests.test_docs import PRIVATE_WORDS
@@ -68,15 +71,19 @@ def test_each_java_method_of_the_class_is_in_its_table() -> None:
     assert [method for method in OF_JAVA.split() if method not in named] == []
 
 
-def test_each_of_our_names_in_the_table_of_the_class_exists() -> None:
+@pytest.mark.parametrize(
+    ("title", "count"), [("The class `KafkaStreams`", 30), ("The class `TopologyTestDriver`", 15)]
+)
+def test_each_of_our_names_in_the_table_of_a_class_exists(title: str, count: int) -> None:
     commands = (DOCS / "commands.md").read_text()
-    arguments = {
-        name
-        for method in (KafkaStreams.__init__, KafkaStreams.close)
-        for name in inspect.signature(method).parameters
-    }
-    names = [name for _, ours in _rows("The class `KafkaStreams`") for name in _quoted(ours)]
-    assert len(names) > 30
+    methods: tuple[Callable[..., Any], ...] = (
+        *(KafkaStreams.__init__, KafkaStreams.close, TopologyTestDriver.__init__),
+        *(TopologyTestDriver.input, TestInput.send),
+    )
+    arguments = {name for method in methods for name in inspect.signature(method).parameters}
+    classes = {"TestInput": TestInput, "TestOutput": TestOutput}
+    names = [name for _, ours in _rows(title) for name in _quoted(ours)]
+    assert len(names) > count
     missing = []
     for name in names:
         owner, _, attribute = name.partition(".")
@@ -85,9 +92,9 @@ def test_each_of_our_names_in_the_table_of_the_class_exists() -> None:
         elif name.startswith("--"):
             exists = f"`{name} " in commands
         elif attribute:
-            exists = hasattr(getattr(headrace, owner, None), attribute)
+            exists = hasattr(classes.get(owner) or getattr(headrace, owner, None), attribute)
         else:
-            exists = hasattr(headrace, name) or name in arguments
+            exists = hasattr(headrace, name) or name in {*arguments, "with"}
         if not exists:
             missing.append(name)
     assert missing == []

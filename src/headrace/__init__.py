@@ -227,6 +227,10 @@ _MODULES: Final = {"avro": "headrace.topology.serdes.avro", "serdes": "headrace.
 
 def __getattr__(name: str) -> Any:
     if name not in __all__ and name not in _MODULES:
+        from headrace.topology.java_names import OF_PACKAGE
+
+        if name in OF_PACKAGE:  # an AttributeError of `from headrace import` loses its message
+            raise ImportError(f"headrace has no {name}; {OF_PACKAGE[name]}", name=name)
         raise AttributeError(f"module 'headrace' has no attribute {name!r}")
     with rare_collections():
         if name in _MODULES:

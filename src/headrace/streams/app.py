@@ -69,6 +69,7 @@ from headrace.streams.worker.uncaught_errors import UncaughtErrorHandler, Uncaug
 from headrace.streams.worker.worker import Worker
 from headrace.topology.describe.picture import picture_of
 from headrace.topology.errors import require_timedelta, type_of
+from headrace.topology.java_names import hinting, hinting_call
 from headrace.topology.topology import Topology
 
 if TYPE_CHECKING:
@@ -100,6 +101,7 @@ StateListener = Callable[[State, State], None]
 """Called with the new and the old state, in the thread that changed it."""
 
 
+@hinting
 class KafkaStreams:
     """Application that runs a topology on Kafka, in the calling thread or in a new thread.
 
@@ -130,6 +132,7 @@ class KafkaStreams:
         'CREATED'
     """
 
+    @hinting_call
     def __init__(
         self,
         topology: Topology,

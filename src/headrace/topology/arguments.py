@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 from headrace.topology.errors import TopologyError, type_of
 from headrace.topology.functions import calling_line
-from headrace.topology.java_names import hinting
+from headrace.topology.java_names import call_hint, hinting
 
 # Arguments that accept a fixed set of strings.
 
@@ -146,7 +146,10 @@ def _checking(method: Callable[..., Any], signature: inspect.Signature) -> Calla
     def call(*args: Any, **kwargs: Any) -> Any:
         try:
             given = signature.bind(*args, **kwargs).arguments
-        except TypeError:
+        except TypeError as error:
+            hint = call_hint(signature, args, kwargs)
+            if hint is not None:
+                raise TypeError(f"{method.__name__}(): {error}; {hint}") from None
             return method(*args, **kwargs)  # raises a TypeError for the wrong call
         given = {**given, **given.get("options", {})}
         for name, value in given.items():

@@ -55,6 +55,7 @@ from headrace.topology.graph.optimizer import (
     count_before_repartition,
     reuse_table_sources,
 )
+from headrace.topology.java_names import Hinting
 from headrace.topology.serdes import Serde
 from headrace.topology.timestamps import TimestampExtractor
 
@@ -217,7 +218,7 @@ MIB = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StreamsConfig:
+class StreamsConfig(metaclass=Hinting):
     """Validated settings of an application, created by `StreamsConfig.parse`.
 
     Examples:

@@ -48,6 +48,7 @@ from headrace.streams.testing.memory_worker import (
 from headrace.topology.external_sink import ExternalSink, SinkConnection
 from headrace.topology.graph.graph import Node
 from headrace.topology.graph.optimizer import COMBINE
+from headrace.topology.java_names import hinting
 from headrace.topology.operators.outbox import MemorySink
 from headrace.topology.serdes import Serde
 from headrace.topology.topology import Topology
@@ -65,6 +66,7 @@ _NEVER_MS = 1 << 60
 _DEFAULTS = {"application.id": "test", "bootstrap.servers": "nowhere:1"}
 
 
+@hinting
 class TopologyTestDriver:
     """Test driver that runs a topology on an in-memory cluster, in the calling thread.
 

@@ -12,6 +12,7 @@ from headrace.streams.kafka.protocols import TopicPartition
 from headrace.streams.testing.memory_cluster import MemoryCluster, MemoryMessage
 from headrace.topology.context.environment import Headers
 from headrace.topology.errors import SerdeError, about, require_timedelta
+from headrace.topology.java_names import hinting
 from headrace.topology.serdes import Serde
 from headrace.topology.serdes._serde import for_topic
 from headrace.topology.serdes.partials import Take
@@ -56,6 +57,7 @@ class OutputRecord(Generic[K, V]):
     offset: int
 
 
+@hinting
 class TestInput(Generic[K, V]):
     """Writer of a source topic; created by ``TopologyTestDriver.input``.
 
@@ -188,6 +190,7 @@ class TestInput(Generic[K, V]):
         return time_ms
 
 
+@hinting
 class TestOutput(Generic[K, V]):
     """Reader of a topic; created by ``TopologyTestDriver.output``.
 

@@ -21,13 +21,14 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Callable
-from typing import Any, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from headrace.topology.arguments import (
     refuse_other_than_function,
     refuse_other_than_serde,
 )
 from headrace.topology.errors import TopologyError, type_of
+from headrace.topology.java_names import serde_hint
 from headrace.topology.serdes._json_of import json_of_serde
 from headrace.topology.serdes._list_of import ListSerde, item_width
 from headrace.topology.serdes._serde import (
@@ -57,6 +58,13 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        hint = serde_hint(name)
+        raise AttributeError(f"module 'headrace.serdes' has no attribute {name!r}{hint}", name=name)
+
 
 string: Serde[str] = StringSerde()
 """UTF-8, strict."""
