@@ -6,10 +6,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from headrace.streams.errors import ChangelogUnfinishedError, ResetUnfinishedError
+from headrace.streams.errors import (
+    ChangelogUnfinishedError,
+    FatalClientError,
+    ResetUnfinishedError,
+)
+from headrace.streams.kafka.offset_texts import format_partitions
 from headrace.streams.kafka.protocols import (
     AdminClient,
+    Clock,
     CommittedOffset,
+    Consumer,
     GroupState,
     Member,
     TopicPartition,
@@ -18,6 +25,10 @@ from headrace.streams.metrics.snapshots import SkewSnapshot, skew_of
 from headrace.streams.plan.plan import SubPlan, TaskId
 from headrace.streams.plan.progress import OffsetMetadata
 from headrace.streams.plan.topics import describe_as
+from headrace.topology.serdes.partials import call_of
+
+_POLL_S = 0.1
+_RECORDS = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +58,12 @@ class InputLag:
         >>> InputLag(TaskId(0, 1), TopicPartition("in", 1), False, None, 5, 8).lag
         3
         """
-        reached = self.begin if self.committed is None else max(self.begin, self.committed)
-        return max(0, self.end - reached)
+        return max(0, self.end - self.next_offset)
+
+    @property
+    def next_offset(self) -> int:
+        """Offset of the next record to read, if any exists."""
+        return self.begin if self.committed is None else max(self.begin, self.committed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,6 +234,33 @@ def inspect(application_id: str, plans: Sequence[SubPlan], cluster: AdminClient)
     if any(found.metadata for found in committed.values()):  # of a worker rather than a reset
         unmade = ()
     return Overview(application_id, group, tuple(tasks), missing, unmade)
+
+
+def unread_partials(
+    inputs: Iterable[InputLag], consumer: Consumer, *, clock: Clock, timeout_s: float
+) -> int:
+    """Return the number of partial aggregates in the unread records of repartition topics."""
+    left = {one.tp: one for one in inputs if one.internal and one.lag}
+    consumer.add({tp: one.next_offset for tp, one in left.items()})
+    count = 0
+    give_up_at_s = clock.monotonic_s() + timeout_s
+    while left:
+        batches = consumer.poll(_RECORDS, _POLL_S)
+        for tp, messages in batches.items():
+            unread = [message for message in messages if message.offset() < left[tp].end]
+            count += sum(call_of(message.headers() or ()) is not None for message in unread)
+        positions = consumer.positions(list(left))
+        over = [tp for tp, one in left.items() if positions.get(tp, -1) >= one.end]
+        consumer.remove(over)
+        left = {tp: one for tp, one in left.items() if tp not in over}
+        now_s = clock.monotonic_s()
+        give_up_at_s = now_s + timeout_s if batches else give_up_at_s
+        if left and now_s > give_up_at_s:
+            raise FatalClientError(
+                f"cannot read {format_partitions(left)} for {timeout_s:.0f} s; check that the "
+                "brokers at bootstrap.servers are running, or raise task.timeout.ms"
+            )
+    return count
 
 
 def unmade_of(plans: Sequence[SubPlan], missing: Iterable[str]) -> tuple[str, ...]:

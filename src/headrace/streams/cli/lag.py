@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.table import Table
 
-from headrace.streams.admin.overview import InputLag, Overview, TaskView, by_topic, inspect
+from headrace.streams.admin.overview import (
+    InputLag,
+    Overview,
+    TaskView,
+    by_topic,
+    inspect,
+    unread_partials,
+)
 from headrace.streams.cli.options import (
     cli_errors,
     columns,
@@ -72,29 +79,57 @@ def task_cells(task: TaskView) -> tuple[str, str, str, str]:
 @click.option("--partitions", "each", is_flag=True, help="Print each partition.")
 @click.option("--above", type=click.IntRange(min=0), metavar="N",
               help="Exit with code 1 if the total lag is larger than N offsets.")  # fmt: skip
+@click.option("--partial-aggregates", is_flag=True,
+              help="Count unread partial aggregates; exit with code 1 if any exist.")  # fmt: skip
 @json_option
 @settings_option
 def lag(
-    target: str, *, each: bool, above: int | None, as_json: bool, settings: dict[str, Any]
+    target: str,
+    *,
+    each: bool,
+    above: int | None,
+    partial_aggregates: bool,
+    as_json: bool,
+    settings: dict[str, Any],
 ) -> None:
     """Print the lag of an application in each of its inputs.
 
     The lag is counted in offsets, from the committed to the last stable offset, and includes
     transaction markers. Repartition topics are inputs of the sub-topology downstream. The exit
     code is 4 if an input topic does not exist.
+
+    Partial aggregates in repartition topics are read by this application only. Kafka Streams would
+    count each of them as one record, so read them to the end before you go back to it.
     """
     with cli_errors():
         overview = inspector(target, settings)()
+        partials = _unread_partials(target, settings, overview) if partial_aggregates else None
         if as_json:
-            click.echo(json.dumps(_lag_document(overview)))
+            found = {} if partials is None else {"partial_aggregates": partials}
+            click.echo(json.dumps(_lag_document(overview) | found))
         else:
             _print_head(overview)
             show(_partition_table(overview.inputs) if each else _topic_table(overview.inputs))
             rest = " of the existing topics" if overview.lost else ""
             click.echo(f"Lag{rest}: {overview.lag:,}")
+            if partials is not None:
+                click.echo(f"Unread partial aggregates: {partials:,}")
         require_topics(overview.lost)
-        if above is not None and overview.lag > above:
+        if partials or (above is not None and overview.lag > above):
             sys.exit(1)
+
+
+def _unread_partials(target: str, settings: dict[str, Any], overview: Overview) -> int:
+    from headrace.streams.kafka.clocks import SystemClock
+    from headrace.streams.worker.connections import LIVE
+
+    config, clock = load(target, settings).config, SystemClock()
+    consumer = LIVE.make_consumer(config, config.restore_config(), clock)
+    try:
+        timeout_s = config.task_timeout_ms / 1000
+        return unread_partials(overview.inputs, consumer, clock=clock, timeout_s=timeout_s)
+    finally:
+        consumer.close(leave=False)
 
 
 @click.command()

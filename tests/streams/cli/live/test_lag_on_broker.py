@@ -7,6 +7,7 @@ import uuid
 from pathlib import Path
 from typing import Any
 
+import confluent_kafka
 import pytest
 from click.testing import CliRunner, Result
 from confluent_kafka.admin import AdminClient
@@ -164,3 +165,20 @@ def test_a_stopped_application_falls_behind_and_scripts_can_tell(words: Words) -
     shown = words.command("lag", "--partitions").output
     lags = [line.split()[-1] for line in shown.splitlines() if f"{words.lines}-" in line]
     assert sum(map(int, lags)) == 7
+
+
+def test_unread_partial_aggregates_are_counted(words: Words) -> None:
+    kafka.write(words.bootstrap, words.lines, [(None, b"a b a")] * 30)
+    with live(words.topology, words.settings) as app:
+        app.wait_running()
+        wait_until(lambda: words.asked("lag")["lag"] <= 12, what="all is read")
+    assert words.asked("lag", "--partial-aggregates")["partial_aggregates"] == 0
+    topic = f"{words.settings['application.id']}-by-word-repartition"
+    producer = confluent_kafka.Producer({"bootstrap.servers": words.bootstrap})
+    for headers in ([("headrace.partial", b"count")], [("trace", b"1")], None):
+        producer.produce(topic, bytes(8), b"a", partition=0, headers=headers)
+    assert producer.flush(PATIENCE_S) == 0
+    assert words.asked("lag", "--partial-aggregates", code=1)["partial_aggregates"] == 1
+    done = words.command("lag", "--partial-aggregates")
+    assert done.exit_code == 1
+    assert done.output.endswith("Unread partial aggregates: 1\n")
