@@ -32,6 +32,7 @@ from headrace.streams.kafka.protocols import (
     TopicDescription,
     TopicPartition,
 )
+from headrace.streams.metrics.snapshots import format_duration
 from headrace.streams.plan.deployed import delete_description, deletion_offsets
 from headrace.streams.plan.topic_plan import topic_names
 from headrace.streams.plan.topics import describe_as
@@ -191,8 +192,9 @@ class HandoverTarget:
             age_ms = self.now_ms() - at_ms
             if age_ms >= kept_ms:
                 problems.append(
-                    f"{name} deletes records after {kept_ms} ms, and its oldest record is {age_ms} "
-                    f"ms old: headrace topics set {name} retention.ms=-1 keeps it"
+                    f"{name} deletes records after {format_duration(kept_ms)}, and its oldest "
+                    f"record is {format_duration(age_ms)} old: headrace topics set {name} "
+                    "retention.ms=-1 keeps it"
                 )
         if problems:
             raise CannotBackfillError(
