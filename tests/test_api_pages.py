@@ -55,6 +55,12 @@ def test_each_name_in_a_table_is_described_on_its_page() -> None:
         assert set(named) <= set(shown), page.name
 
 
+_FILTERS = re.findall(
+    r'^ +- "!(\^.*)"$', (ROOT / "mkdocs.yml").read_text().partition("filters:")[2], re.M
+)
+HIDDEN = re.compile("|".join(_FILTERS))
+"""Names of members that the pages do not show."""
+
 NOT_OF_THE_DSL = {"StreamsConfig", "State", "UncaughtErrorResponse"}
 
 
@@ -77,12 +83,13 @@ def _member(path: str) -> object:
 
 
 def _methods(of: type) -> dict[str, object]:
-    """Return the public methods and properties of a class and its bases."""
+    """Return the methods and properties of a class and its bases that its page shows."""
     names = {
         name
         for base in of.__mro__
         if base.__module__.startswith("headrace")
         for name in public_methods(base)
+        if not HIDDEN.search(name)
     }
     return {name: _member(f"{of.__name__}.{name}") for name in names}
 

@@ -160,20 +160,15 @@ NONE: Mapping[str, tuple[str, ...]] = {
     ),
     "tables": ("KTable.to_sink",),
     "windows": (),
-    "materialized": (
-        *("Materialized.history_ms", "Materialized.spec", "Materialized.timed_spec"),
-        *("Materialized.log_spec", "Materialized.versioned_spec"),
-        *("BufferConfig.is_strict", "BufferConfig.spec"),
-    ),
+    "materialized": ("Materialized.history_ms", "BufferConfig.is_strict"),
     "processors": (
         *("ProcessorContext.count", "ProcessorContext.node", "Stores.custom"),
         *("VersionedStore.replace", "ReadOnlyStore.get_with_timestamp"),
     ),
     "application": (
         *("KafkaStreams.run", "KafkaStreams.serve", "KafkaStreams.lags", "KafkaStreams.topology"),
-        *("KafkaStreams.settings", "KafkaStreams.plans", "KafkaStreams.global_plans"),
-        *("KafkaStreams.records_processed", "KafkaStreams.uncaught_answered"),
-        *("KafkaStreams.derived", "Topology.to_mermaid", "Topology.to_svg"),
+        *("KafkaStreams.settings", "KafkaStreams.records_processed"),
+        *("Topology.to_mermaid", "Topology.to_svg"),
         *("Topology.sources", "Topology.sinks"),
         *("WorkerListener.on_assignment", "WorkerListener.on_running", "WorkerListener.on_commit"),
     ),
