@@ -207,7 +207,32 @@ class SinkConnection(Protocol):
 
 
 class ExternalSink(Protocol):
-    """Destination of rows outside of Kafka; shared by all tasks, so it holds no connection."""
+    """Destination of rows outside of Kafka; shared by all tasks, so it holds no connection.
+
+    Examples:
+        >>> class Shelf:
+        ...     keyed = True
+        ...     rows, offsets = {}, {}
+        ...     def open(self, name: str) -> SinkConnection:
+        ...         return ShelfConnection(self)
+        >>> class ShelfConnection(SinkConnection):
+        ...     def __init__(self, shelf):
+        ...         self.shelf = shelf
+        ...     def positions(self, source, partitions):
+        ...         return {p: self.shelf.offsets[p] for p in partitions if p in self.shelf.offsets}
+        ...     def write(self, batch):
+        ...         if self.shelf.offsets.get(batch.partition) != batch.expected:
+        ...             raise SinkFencedError(f"{batch.source} has another writer")
+        ...         self.shelf.rows |= {row.key: row.value for row in batch.rows}
+        ...         self.shelf.offsets[batch.partition] = batch.next
+        ...     def close(self):
+        ...         pass
+        >>> shelf: ExternalSink = Shelf()
+        >>> batch = SinkBatch("prices", 0, None, 8, [SinkRow("tea", 3, 0, 7)])
+        >>> shelf.open("app/prices").write(batch)
+        >>> shelf.rows, shelf.offsets
+        ({'tea': 3}, {0: 8})
+    """
 
     @property
     def keyed(self) -> bool:

@@ -55,6 +55,14 @@ class InputRecord:
         partition: the record's partition.
         offset: the record's offset.
         now_ms: returns the wall-clock time in milliseconds since 1970.
+
+    Examples:
+        >>> record = InputRecord("ann", {"at": 5_000}, 9_000, None, "clicks", 0, 7, lambda: 10_000)
+        >>> def extract(record: InputRecord, partition_time: int) -> int:
+        ...     return record.value.get("at", record.timestamp)
+        >>> extractor: TimestampExtractor = extract
+        >>> extractor(record, -1)
+        5000
     """
 
     key: Any

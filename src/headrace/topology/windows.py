@@ -52,7 +52,13 @@ class Window(NamedTuple):
 
 
 class Windowed(NamedTuple, Generic[K]):
-    """Key in a window: the key of a windowed table."""
+    """Key in a window: the key of a windowed table.
+
+    Examples:
+        >>> minute = Windowed("home", Window(0, 60_000))
+        >>> minute.key, minute.window.end_ms
+        ('home', 60000)
+    """
 
     key: K
     window: Window
@@ -89,6 +95,8 @@ class TimeWindows(metaclass=Hinting):
         >>> hopping = TimeWindows(size=timedelta(minutes=5), advance=timedelta(minutes=1))
         >>> hopping.advance_ms
         60000
+        >>> hopping.size_ms, hopping.grace_ms
+        (300000, 0)
     """
 
     size: timedelta

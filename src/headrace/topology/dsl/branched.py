@@ -37,6 +37,9 @@ class BranchedKStream(Generic[K, V]):
         ... )
         >>> list(parts)
         ['orders-large', 'orders-2', 'orders-odd']
+        >>> split = StreamsBuilder().stream("orders").split(name="orders-")
+        >>> list(split.branch(lambda _, order: order["paid"], name="paid").no_default_branch())
+        ['orders-paid']
     """
 
     __slots__ = ("_done", "_edge", "_name", "_streams")

@@ -60,6 +60,23 @@ class CogroupedKStream(Generic[K, A]):
 
     The arguments of `aggregate`, also with windows, are described at `KGroupedStream`; `name` is
     the prefix of the nodes' names; `key` None uses the groups' serde if all have the same.
+
+    Examples:
+        >>> from headrace import StreamsBuilder, TopologyTestDriver, serdes
+        >>> builder = StreamsBuilder()
+        >>> cash, cards = (
+        ...     builder.stream(topic, key=serdes.string, value=serdes.long).group_by_key()
+        ...     for topic in ("cash", "cards")
+        ... )
+        >>> def add(key, amount, total):
+        ...     return total + amount
+        >>> both = cash.cogroup(add).cogroup(cards, add)
+        >>> _ = both.aggregate(lambda: 0, store="total", value=serdes.long)
+        >>> with TopologyTestDriver(builder.build()) as driver:
+        ...     driver.input("cash").send("tea", 3)
+        ...     driver.input("cards").send("tea", 4)
+        ...     driver.store("total")["tea"]
+        7
     """
 
     __slots__ = ("_groups",)
@@ -156,7 +173,22 @@ class CogroupedKStream(Generic[K, A]):
 
 @checked
 class TimeWindowedCogroupedKStream(Generic[K, A]):
-    """Cogrouped streams in time, sliding or unlimited windows; see `CogroupedKStream`."""
+    """Cogrouped streams in time, sliding or unlimited windows; see `CogroupedKStream`.
+
+    Examples:
+        >>> from datetime import timedelta
+        >>> from headrace import StreamsBuilder, TimeWindows, TopologyTestDriver, serdes
+        >>> builder = StreamsBuilder()
+        >>> cash = builder.stream("cash", key=serdes.string, value=serdes.long).group_by_key()
+        >>> minutes = cash.cogroup(lambda key, amount, total: total + amount).windowed_by(
+        ...     TimeWindows(size=timedelta(minutes=1))
+        ... )
+        >>> _ = minutes.aggregate(lambda: 0, store="totals", value=serdes.long)
+        >>> with TopologyTestDriver(builder.build()) as driver:
+        ...     driver.input("cash").send_many([("tea", 3), ("tea", 4)])
+        ...     [(key.window.end_ms, total) for key, total in driver.store("totals").items()]
+        [(60000, 7)]
+    """
 
     __slots__ = ("_groups", "_windows")
 
@@ -221,7 +253,25 @@ class TimeWindowedCogroupedKStream(Generic[K, A]):
 
 @checked
 class SessionWindowedCogroupedKStream(Generic[K, A]):
-    """Cogrouped streams in session windows; see `CogroupedKStream`."""
+    """Cogrouped streams in session windows; see `CogroupedKStream`.
+
+    Examples:
+        >>> from datetime import timedelta
+        >>> from headrace import SessionWindows, StreamsBuilder, TopologyTestDriver, serdes
+        >>> builder = StreamsBuilder()
+        >>> clicks = builder.stream("clicks", key=serdes.string, value=serdes.long).group_by_key()
+        >>> visits = clicks.cogroup(lambda key, count, total: total + count).windowed_by(
+        ...     SessionWindows(inactivity_gap=timedelta(minutes=30))
+        ... )
+        >>> _ = visits.aggregate(
+        ...     lambda: 0, lambda key, one, other: one + other, store="totals", value=serdes.long
+        ... )
+        >>> with TopologyTestDriver(builder.build()) as driver:
+        ...     driver.input("clicks").send("ann", 1, timestamp=0)
+        ...     driver.input("clicks").send("ann", 1, timestamp=60_000)
+        ...     [(key.window.end_ms, total) for key, total in driver.store("totals").items()]
+        [(60000, 2)]
+    """
 
     __slots__ = ("_groups", "_windows")
 

@@ -39,6 +39,19 @@ class KGroupedStream(Generic[K, V]):
     keys and reduced values, `serdes.long` for counts and the setting ``default.value.serde`` for
     aggregates. `name` is the name of the node; None generates one. They raise `TopologyError` if a
     name is not legal or is taken.
+
+    Examples:
+        >>> from headrace import StreamsBuilder, TopologyTestDriver, serdes
+        >>> builder = StreamsBuilder()
+        >>> sales = builder.stream("sales", key=serdes.string, value=serdes.long).group_by_key()
+        >>> sales
+        <KGroupedStream of KSTREAM-SOURCE-0000000000 key=string value=long>
+        >>> _ = sales.count(store="number")
+        >>> _ = sales.reduce(lambda total, price: total + price, store="total")
+        >>> with TopologyTestDriver(builder.build()) as driver:
+        ...     driver.input("sales").send_many([("tea", 3), ("tea", 4)])
+        ...     driver.store("number")["tea"], driver.store("total")["tea"]
+        (2, 7)
     """
 
     __slots__ = ("_edge", "_name")

@@ -36,6 +36,19 @@ class KGroupedTable(Generic[K, V]):
     rows, because rows of several partitions come in any order.
 
     The arguments `store`, `key`, `value` and `name` are described at `KGroupedStream`.
+
+    Examples:
+        >>> from headrace import StreamsBuilder, TopologyTestDriver, serdes
+        >>> builder = StreamsBuilder()
+        >>> cities = builder.table("cities", key=serdes.string, value=serdes.string)
+        >>> by_city = cities.group_by(lambda user, city: (city, user), key=serdes.string)
+        >>> by_city
+        <KGroupedTable of KTABLE-SELECT-0000000003 key=string>
+        >>> _ = by_city.count(store="users")
+        >>> with TopologyTestDriver(builder.build()) as driver:
+        ...     driver.input("cities").send_many([("ann", "Oslo"), ("bo", "Oslo"), ("ann", "Bern")])
+        ...     dict(driver.store("users"))
+        {'Bern': 1, 'Oslo': 1}
     """
 
     __slots__ = ("_edge", "_name", "_source")

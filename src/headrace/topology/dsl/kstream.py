@@ -103,6 +103,26 @@ class KStream(Generic[K, V]):
         ...     driver.input("lines").send(None, "to be or not to be")
         ...     dict(driver.store("counts"))
         {'be': 2, 'not': 1, 'or': 1, 'to': 2}
+
+        Most stateless operators:
+
+        >>> builder = StreamsBuilder()
+        >>> texts = {"key": serdes.string, "value": serdes.string}
+        >>> lines = builder.stream("notes", **texts).merge(builder.stream("mails", **texts))
+        >>> lines.peek(lambda key, line: print("read", line)).for_each(lambda key, line: None)
+        >>> full = lines.filter_not(lambda key, line: not line).map_values(str.strip)
+        >>> words = full.flat_map(lambda key, line: [(word, key) for word in line.split()])
+        >>> swapped = words.map(lambda word, user: (user, word))
+        >>> by_user = swapped.repartition(**texts, name="by-user")
+        >>> by_user.select_key(lambda user, word: word[0]).print(label="letters")
+        >>> by_user.to_table(store="last-word").to_stream().to("last-words", **texts)
+        >>> with TopologyTestDriver(builder.build(), partitions=1) as driver:
+        ...     driver.input("notes").send("ann", " to be")
+        ...     driver.output("last-words").as_dict()
+        read  to be
+        [letters]: t, to
+        [letters]: b, be
+        {'ann': 'be'}
     """
 
     __slots__ = ("_edge",)

@@ -69,6 +69,18 @@ class KTable(Generic[K, V]):
     resulting rows; None computes them from this table's rows when they are read. `key` and `value`
     are the serdes of the rows' keys and values; None uses this table's. `name` is the name of the
     node; None generates one. All methods raise `TopologyError` if a name is not legal or is taken.
+
+    Examples:
+        >>> from headrace import StreamsBuilder, TopologyTestDriver, serdes
+        >>> builder = StreamsBuilder()
+        >>> prices = builder.table("prices", key=serdes.string, value=serdes.long)
+        >>> prices
+        <KTable of KTABLE-SOURCE-0000000002 key=string value=long>
+        >>> prices.map_values(lambda price: 2 * price).to_stream().to("doubled")
+        >>> with TopologyTestDriver(builder.build()) as driver:
+        ...     driver.input("prices").send_many([("tea", 3), ("cup", 5), ("tea", None)])
+        ...     [(record.key, record.value) for record in driver.output("doubled").read_all()]
+        [('tea', 6), ('cup', 10), ('tea', None)]
     """
 
     __slots__ = ("_edge",)

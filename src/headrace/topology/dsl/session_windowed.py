@@ -38,6 +38,19 @@ class SessionWindowedKStream(Generic[K, V]):
 
     The arguments `store`, `key`, `value` and `name` are described at `KGroupedStream`; `key` is the
     serde of keys without their window. A store whose retention is too short is a `TopologyError`.
+
+    Examples:
+        >>> from datetime import timedelta
+        >>> from headrace import SessionWindows, StreamsBuilder, TopologyTestDriver
+        >>> builder = StreamsBuilder()
+        >>> clicks = builder.stream("clicks", key=serdes.string).group_by_key()
+        >>> visits = clicks.windowed_by(SessionWindows(inactivity_gap=timedelta(minutes=30)))
+        >>> _ = visits.count(store="visits")
+        >>> with TopologyTestDriver(builder.build()) as driver:
+        ...     for minute in (0, 10):
+        ...         driver.input("clicks").send("ann", "x", timestamp=minute * 60_000)
+        ...     [(key.window.end_ms, count) for key, count in driver.store("visits").items()]
+        [(600000, 2)]
     """
 
     __slots__ = ("_edge", "_emit", "_late", "_name", "_windows")

@@ -39,11 +39,17 @@ class Materialized(metaclass=Hinting):
         TopologyError: the store's name, the retention or the history is invalid.
 
     Examples:
-        >>> Materialized("counts", logged=False).spec("counts").logged
-        False
-        >>> hour = Materialized("hourly", retention=timedelta(hours=1))
-        >>> hour.timed_spec("hourly", "window", least_ms=60_000).retention_ms
-        3600000
+        >>> from headrace import StreamsBuilder, TopologyTestDriver, serdes
+        >>> builder = StreamsBuilder()
+        >>> words = builder.stream("words", key=serdes.string, value=serdes.string)
+        >>> options = Materialized("counts", kind="memory", topic_config={"retention.ms": "1000"})
+        >>> _ = words.group_by_key().count(store=options)
+        >>> with TopologyTestDriver(builder.build()) as driver:
+        ...     driver.input("words").send_many([("tea", ""), ("tea", "")])
+        ...     driver.store("counts")["tea"]
+        2
+        >>> Materialized("prices", history=timedelta(days=1)).history_ms
+        86400000
     """
 
     store: str | None = None

@@ -40,6 +40,8 @@ class MemorySink:
         Traceback (most recent call last):
             ...
         headrace.topology.external_sink.SinkFencedError: orders-0 is at position 8, not None
+        >>> sink.as_dict()
+        {'a': 1}
     """
 
     def __init__(self, *, keyed: bool = False, batching: SinkBatching | None = None) -> None:

@@ -107,6 +107,8 @@ class Record(_Record[K_co, V_co]):
         >>> record = Record("fr", 1, 5_000)
         >>> record.with_value(2).with_timestamp(6_000)
         Record(key='fr', value=2, timestamp=6000, headers=())
+        >>> record.with_key("de").with_headers([("trace", b"7")])
+        Record(key='de', value=1, timestamp=5000, headers=(('trace', b'7'),))
     """
 
     __slots__ = ()
@@ -126,6 +128,8 @@ class FixedKeyRecord(_Record[K_co, V_co]):
     Examples:
         >>> FixedKeyRecord("fr", 1, 5_000).with_value("one")
         FixedKeyRecord(key='fr', value='one', timestamp=5000, headers=())
+        >>> FixedKeyRecord("fr", 1, 5_000).with_headers([("trace", b"7")]).with_timestamp(0).headers
+        (('trace', b'7'),)
     """
 
     __slots__ = ()
@@ -387,7 +391,39 @@ class ProcessingContext:
 
 
 class ProcessorContext(ProcessingContext, Generic[KOut_contra, VOut_contra]):
-    """Context of a processor, passed to `init`."""
+    """Context of a processor, passed to `init`.
+
+    Examples:
+        >>> from headrace import StreamsBuilder, TopologyTestDriver, serdes
+        >>> class Traced(Processor[str, str, str, str]):
+        ...     def init(self, context: ProcessorContext[str, str]) -> None:
+        ...         self.context = context
+        ...         settings = context.settings
+        ...         print(context.application_id, context.node, settings["commit.interval.ms"])
+        ...         minute = timedelta(minutes=1)
+        ...         self.timer = context.schedule(minute, self.flush, kind="stream_time")
+        ...     def process(self, record):
+        ...         self.context.count("records")
+        ...         offset = self.context.record_metadata.offset
+        ...         where = f"task {self.context.task_id}, partition {self.context.partition}"
+        ...         self.context.forward(record.with_value(f"{where}, offset {offset}"))
+        ...         self.context.commit()
+        ...     def flush(self, now_ms):
+        ...         print(now_ms, self.context.current_stream_time, self.context.current_time)
+        ...     def close(self):
+        ...         self.timer.cancel()
+        >>> builder = StreamsBuilder()
+        >>> texts = {"key": serdes.string, "value": serdes.string}
+        >>> builder.stream("in", **texts).process(Traced, name="trace").to("out", **texts)
+        >>> with TopologyTestDriver(builder.build(), now=5_000) as driver:
+        ...     for timestamp in (1_000, 60_000):
+        ...         driver.input("in").send("a", "x", timestamp=timestamp)
+        ...     driver.output("out").read_all()[1].value
+        test trace 0
+        1000 1000 5000
+        60000 60000 5000
+        'task 0_0, partition 0, offset 1'
+    """
 
     __slots__ = ()
 
@@ -412,7 +448,22 @@ class ProcessorContext(ProcessingContext, Generic[KOut_contra, VOut_contra]):
 
 
 class FixedKeyProcessorContext(ProcessingContext, Generic[KOut_contra, VOut_contra]):
-    """Context of a processor of ``process_values``, passed to `init`."""
+    """Context of a processor of ``process_values``, passed to `init`.
+
+    Examples:
+        >>> from headrace import StreamsBuilder, TopologyTestDriver, serdes
+        >>> def stamp(
+        ...     record: FixedKeyRecord[str, str], context: FixedKeyProcessorContext[str, int]
+        ... ) -> None:
+        ...     context.forward(record.with_value(context.current_stream_time))
+        >>> builder = StreamsBuilder()
+        >>> lines = builder.stream("in", key=serdes.string, value=serdes.string)
+        >>> lines.process_values(stamp).to("out", value=serdes.long)
+        >>> with TopologyTestDriver(builder.build()) as driver:
+        ...     driver.input("in").send("a", "x", timestamp=1_000)
+        ...     driver.output("out").read().value
+        1000
+    """
 
     __slots__ = ()
 

@@ -32,7 +32,13 @@ AnySerde = Serde[Any]
 
 
 class ValueAndTimestamp(NamedTuple, Generic[V]):
-    """Value with the timestamp of its record, in milliseconds since 1970."""
+    """Value with the timestamp of its record, in milliseconds since 1970.
+
+    Examples:
+        >>> price = ValueAndTimestamp(3, 1_000)
+        >>> price.value, price.timestamp
+        (3, 1000)
+    """
 
     value: V
     timestamp: int
@@ -215,6 +221,10 @@ class KeyValueStore(_KeyValue[K, V]):
         ([('a', 1), ('ab', 5), ('b', 2)], [('b', 2), ('ab', 5), ('a', 1)])
         >>> list(counts.prefix_scan("a", serdes.string))
         [('a', 1), ('ab', 5)]
+        >>> list(counts.all()), list(counts.reverse_range("a", "ab"))
+        ([('a', 1), ('ab', 5), ('b', 2)], [('ab', 5), ('a', 1)])
+        >>> counts.approximate_num_entries()
+        4
     """
 
     __slots__ = ("_encode", "_get", "_put", "_timestamp")

@@ -54,7 +54,14 @@ F = TypeVar("F")
 
 @dataclass(frozen=True, slots=True)
 class StoreBuilder(Generic[F]):
-    """Description of a store, created by `Stores`; `F` is the type that processors use."""
+    """Description of a store, created by `Stores`; `F` is the type that processors use.
+
+    Examples:
+        >>> from headrace import Stores, serdes
+        >>> counts = Stores.key_value("counts", key=serdes.string, value=serdes.long, logged=False)
+        >>> isinstance(counts, StoreBuilder), counts.name, counts
+        (True, 'counts', <StoreBuilder of counts key=string value=long; rocksdb; not logged>)
+    """
 
     store: Store
 

@@ -247,6 +247,18 @@ class WindowStore(_WindowRows[K, V]):
         >>> sums.put("a", 4, 100)
         >>> list(sums.fetch("a", 0, 100))
         [(10, 2), (100, 4)]
+        >>> list(sums.backward_fetch("a", 0, 100))
+        [(100, 4), (10, 2)]
+        >>> def shown(rows):
+        ...     return [(key, window.start_ms, value) for (key, window), value in rows]
+        >>> shown(sums.all()), shown(sums.backward_all())
+        ([('a', 10, 2), ('b', 10, 3), ('a', 100, 4)], [('a', 100, 4), ('b', 10, 3), ('a', 10, 2)])
+        >>> shown(sums.fetch_range("a", "b", 0, 50))
+        [('a', 10, 2), ('b', 10, 3)]
+        >>> shown(sums.backward_fetch_range("a", None, 0, 50))
+        [('b', 10, 3), ('a', 10, 2)]
+        >>> shown(sums.backward_fetch_all(10, 100))
+        [('a', 100, 4), ('b', 10, 3), ('a', 10, 2)]
     """
 
     __slots__ = ()
@@ -255,6 +267,20 @@ class WindowStore(_WindowRows[K, V]):
 class TimestampedWindowStore(_WindowRows[K, ValueAndTimestamp[V]]):
     """Store of values with timestamps by key and window start, as used by the DSL's windowed
     tables.
+
+    Examples:
+        >>> from datetime import timedelta
+        >>> from headrace import serdes
+        >>> from headrace.topology.processors.stores import Stores, in_memory
+        >>> hour = timedelta(hours=1)
+        >>> texts = {"key": serdes.string, "value": serdes.string}
+        >>> builder = Stores.timestamped_window("last", size=hour, retention=4 * hour, **texts)
+        >>> last = in_memory(builder)
+        >>> isinstance(last, TimestampedWindowStore)
+        True
+        >>> last.put("a", ValueAndTimestamp("tea", 90), 0)
+        >>> list(last.fetch("a", 0, 0))
+        [(0, ValueAndTimestamp(value='tea', timestamp=90))]
     """
 
     __slots__ = ()
@@ -289,6 +315,15 @@ class SessionStore(_TimedStore[K], Generic[K, V]):
         >>> visits.remove(Windowed("a", Window(0, 5)))
         >>> [window.start_ms for (_, window), _ in visits.fetch("a")]
         [20]
+        >>> visits.put(Windowed("b", Window(40, 60)), 3)
+        >>> def shown(rows):
+        ...     return [(key, window.start_ms, value) for (key, window), value in rows]
+        >>> shown(visits.backward_fetch("a")), shown(visits.backward_find_sessions("a", 0, 50))
+        ([('a', 20, 2)], [('a', 20, 2)])
+        >>> shown(visits.find_sessions_of_range("a", "b", 30, 50))
+        [('a', 20, 2), ('b', 40, 3)]
+        >>> shown(visits.find_sessions_by_end(50, 90))
+        [('b', 40, 3)]
     """
 
     __slots__ = ()

@@ -33,6 +33,8 @@ class VersionedStore(Generic[K, V]):
         (-1, 1000)
         >>> prices.get("tea"), prices.get("tea", as_of=700)
         (ValueAndTimestamp(value=3, timestamp=1000), ValueAndTimestamp(value=2, timestamp=500))
+        >>> prices.replace("tea", 4, 2_000), prices.delete("tea", 3_000), prices.get("tea")
+        ((-1, 3), ValueAndTimestamp(value=4, timestamp=2000), None)
     """
 
     __slots__ = ("_buffer", "_history_ms", "_latest", "_rows")

@@ -19,7 +19,23 @@ T = TypeVar("T")
 
 
 class Serde(Protocol[T]):
-    """Encoder and decoder of values. It is never called with None: null is handled outside."""
+    """Encoder and decoder of values. It is never called with None: null is handled outside.
+
+    Examples:
+        >>> from headrace import StreamsBuilder, TopologyTestDriver
+        >>> class Ascii(Serde[str]):
+        ...     name, immutable, canonical = "ascii", True, True
+        ...     def serialize(self, value: str) -> bytes:
+        ...         return value.encode("ascii")
+        ...     def deserialize(self, data: bytes) -> str:
+        ...         return data.decode("ascii")
+        >>> builder = StreamsBuilder()
+        >>> builder.stream("in", key=Ascii(), value=Ascii()).to("out")
+        >>> with TopologyTestDriver(builder.build()) as driver:
+        ...     driver.input("in").send("a", "tea")
+        ...     driver.output("out").as_dict()
+        {'a': 'tea'}
+    """
 
     @property
     def name(self) -> str:
