@@ -130,6 +130,10 @@ class KafkaStreams:
         ...     "application.id": "shout", "bootstrap.servers": "localhost:9092"})
         >>> app.state.name
         'CREATED'
+        >>> app.settings["application.id"], [source.topics for source in app.topology.sources]
+        ('shout', [('in',)])
+        >>> [sink.topic for sink in app.topology.sinks]
+        ['out']
     """
 
     @hinting_call

@@ -31,7 +31,13 @@ def rare_collections() -> Iterator[None]:
 
 
 class State(Enum):
-    """State of an application."""
+    """State of an application.
+
+    Examples:
+        >>> state = State("running")
+        >>> state, state.works, state.may_become(State.PAUSED), state.may_become(State.CREATED)
+        (<State.RUNNING: 'running'>, True, True, False)
+    """
 
     CREATED = "created"
     CONNECTING = "connecting"

@@ -67,6 +67,8 @@ def connect(
     Examples:
         >>> from headrace import connect
         >>> application = connect("http://localhost:9464")
+        >>> application
+        <Connection to http://localhost:9464>
         >>> application.store("counts", value_type=int)
         <RemoteStore 'counts' of http://localhost:9464>
         >>> application.close()

@@ -229,6 +229,10 @@ class StreamsConfig(metaclass=Hinting):
         ... })
         >>> config.processing_guarantee, config.commit_interval_ms
         ('exactly_once_v2', 100)
+        >>> config.exactly_once, config.transaction_timeout_ms
+        (True, 10000)
+        >>> config.session_timeout_ms, config.max_poll_interval_ms
+        (10000, 300000)
         >>> StreamsConfig.parse({"application.id": "a b", "bootstrap.server": "localhost:9092"})
         Traceback (most recent call last):
             ...

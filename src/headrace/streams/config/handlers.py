@@ -106,6 +106,23 @@ class Failure:
         value: the input record's value, serialized.
         record: the node's input; None if it could not be deserialized.
         part: the part of the record that could not be written: key, value, or the whole "record".
+
+    Examples:
+        >>> from headrace import Continue, DeadLetter, Fail
+        >>> from headrace import StreamsBuilder, TopologyTestDriver, serdes
+        >>> def keep_bad_prices(failure: Failure) -> Continue | Fail:
+        ...     if not isinstance(failure.error, ValueError):
+        ...         return Fail()
+        ...     letter = DeadLetter("bad-prices", failure.key, failure.value)
+        ...     return Continue((letter,))
+        >>> builder = StreamsBuilder()
+        >>> prices = builder.stream("prices", key=serdes.string, value=serdes.string)
+        >>> prices.map_values(int).to("numbers", value=serdes.long)
+        >>> settings = {"processing.exception.handler": keep_bad_prices}
+        >>> with TopologyTestDriver(builder.build(), settings) as driver:
+        ...     driver.input("prices").send_many([("tea", "3"), ("cup", "five")])
+        ...     driver.output("bad-prices", key=serdes.string, value=serdes.string).as_dict()
+        {'cup': 'five'}
     """
 
     error: Exception

@@ -57,6 +57,16 @@ class Files:
             each batch contains the number of skipped rows. False raises on the first of them.
         rewritten: whether to read a file from its beginning if its content before the position has
             changed. False raises.
+
+    Examples:
+        >>> import tempfile
+        >>> folder = tempfile.TemporaryDirectory()
+        >>> _ = Path(folder.name, "a.jsonl").write_text('{"user": "ann", "page": "/tea"}')
+        >>> clicks = Files(f"{folder.name}/*.jsonl", key="user", grows=False)
+        >>> [path.name for path in clicks.paths()]
+        ['a.jsonl']
+        >>> [row.value for batch in clicks.read({}) for row in batch.rows]
+        [{'user': 'ann', 'page': '/tea'}]
     """
 
     pattern: str

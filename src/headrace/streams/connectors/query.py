@@ -38,6 +38,17 @@ class Query:
         key: the column used as key, as text; None for no key.
         timestamp: the column used as timestamp: milliseconds since 1970, or a date and time.
         paramstyle: the driver's parameter style; None reads it from the driver's module.
+
+    Examples:
+        >>> import sqlite3
+        >>> def connect():
+        ...     shop = sqlite3.connect(":memory:")
+        ...     _ = shop.execute("CREATE TABLE orders (id INTEGER, item TEXT)")
+        ...     _ = shop.execute("INSERT INTO orders VALUES (1, 'tea'), (2, 'cup')")
+        ...     return shop
+        >>> orders = Query(connect, "SELECT * FROM orders", "id", key="id")
+        >>> [(row.key, row.value["item"]) for batch in orders.read({}) for row in batch.rows]
+        [('1', 'tea'), ('2', 'cup')]
     """
 
     connect: Callable[[], Any]

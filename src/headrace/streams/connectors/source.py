@@ -69,7 +69,16 @@ class Batch:
 
 
 class Source(Protocol):
-    """Source of rows that can be read from a position."""
+    """Source of rows that can be read from a position.
+
+    Examples:
+        >>> class Countdown(Source):
+        ...     def read(self, positions):
+        ...         left = positions.get("countdown", 3)
+        ...         yield Batch("countdown", 0, [Row(number) for number in range(left, 0, -1)])
+        >>> [row.value for batch in Countdown().read({}) for row in batch.rows]
+        [3, 2, 1]
+    """
 
     def read(self, positions: Positions, /) -> Iterable[Batch]:
         """Return the batches after the positions that exist now; batches of a part are in order.

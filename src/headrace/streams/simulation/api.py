@@ -67,6 +67,18 @@ class SimulationResult:
         conflicts: the number of starts refused because live workers ran another version.
         coverage: the calls, faults and reactions in each phase of the workers.
         virtual_seconds: the duration in virtual time.
+
+    Examples:
+        >>> from headrace import MemorySink, StreamsBuilder, serdes
+        >>> from headrace.simulation import simulate
+        >>> builder = StreamsBuilder()
+        >>> words = builder.stream("words", key=serdes.string, value=serdes.string)
+        >>> words.to_sink(MemorySink(), name="store-words")
+        >>> result = simulate(builder.build(), inputs={"words": [("a", "to")]}, seed=7)
+        >>> result.check().inputs("words"), [row.value for row in result.sink("store-words")]
+        ([('a', 'to')], ['to'])
+        >>> len(result.history.splitlines()) > 5, result.virtual_seconds > 1
+        (True, True)
     """
 
     seed: int
@@ -187,6 +199,21 @@ class Simulation:
     Args:
         next_version: a topology to which the workers are upgraded, one after the other. Its results
             must be compared by the caller, because they depend on the time of each upgrade.
+
+    Examples:
+        >>> from headrace import StreamsBuilder, serdes
+        >>> builder = StreamsBuilder()
+        >>> words = builder.stream("words", key=serdes.string, value=serdes.string)
+        >>> words.map_values(str.upper).to("loud")
+        >>> rows = [("a", "to"), ("b", "be")]
+        >>> simulation = Simulation(builder.build(), inputs={"words": rows})
+        >>> for seed in range(3):
+        ...     result: SimulationResult = simulation.run(seed).check()
+        >>> expected = simulation.reference().outputs("loud")
+        >>> simulation.output_topics(), sorted(expected), sorted(result.outputs("loud"))
+        (['loud'], [('a', 'TO'), ('b', 'BE')], [('a', 'TO'), ('b', 'BE')])
+        >>> simulation.differences("loud", [("a", "TO")], expected)
+        ["loud, key 'b': [] instead of ['BE']"]
     """
 
     def __init__(

@@ -144,6 +144,10 @@ class RestoreListener(Protocol):
     Examples:
         >>> from headrace import KafkaStreams, RestoreListener, StreamsBuilder
         >>> class Restores(RestoreListener):
+        ...     def on_restore_start(self, tp, store, begin, end):
+        ...         print(f"{store}: offsets {begin} to {end}")
+        ...     def on_batch_restored(self, tp, store, offset, count):
+        ...         print(f"{store}: {count} records, up to offset {offset}")
         ...     def on_restore_end(self, tp, store, total):
         ...         print(f"{store}: {total} records of {tp.topic}-{tp.partition}")
         >>> builder = StreamsBuilder()

@@ -128,6 +128,19 @@ class TopologyTestDriver:
         >>> [(record.key, record.value) for record in counts.read_all()]
         [('to', 3), ('do', 1)]
 
+        A restart commits first, and `advance` advances the wall-clock time, for punctuators:
+
+        >>> driver.advance(timedelta(seconds=5))
+        >>> driver.restart()  # as a deployment does
+        >>> driver.run()
+        >>> driver.input_topics, driver.output_topics, driver.committed_offsets("lines")
+        (['lines'], ['word-counts'], {0: 1, 1: 0, 2: 0, 3: 1})
+        >>> driver.processed, dict(driver.dropped), driver.events[-1]["event"]
+        (8, {}, 'task_started')
+        >>> sorted(driver.cluster.topics)
+        ['lines', 'test-by-word-repartition', 'test-counts-changelog', 'word-counts']
+        >>> driver.close()
+
     Args:
         topology: the result of ``StreamsBuilder().build()``.
         settings: the application's settings, which ``headrace settings`` lists. ``application.id``
@@ -425,6 +438,16 @@ class TopologyTestDriver:
 
         Raises:
             LookupError: the operator does not exist.
+
+        Examples:
+            >>> from headrace import SqliteSink, StreamsBuilder
+            >>> builder = StreamsBuilder()
+            >>> orders = SqliteSink("shop.db", "orders", columns={"id": int, "price": float})
+            >>> builder.stream("orders").to_sink(orders, name="store-orders")
+            >>> with TopologyTestDriver(builder.build()) as driver:
+            ...     driver.input("orders").send(None, {"id": 7, "price": 9.5})
+            ...     [row.value for row in driver.sink("store-orders").rows]
+            [{'id': 7, 'price': 9.5}]
         """
         try:
             return self._sinks[name]

@@ -202,7 +202,23 @@ Rows = Callable[[bytes | None, bytes | None], Iterable[tuple[bytes, Any, int]]]
 
 
 class StoreView(Mapping[K, V], Generic[K, V]):
-    """Rows of a store over all partitions, read on each access, in the order of encoded keys."""
+    """Rows of a store over all partitions, read on each access, in the order of encoded keys.
+
+    Examples:
+        >>> from headrace import StreamsBuilder, TopologyTestDriver, serdes
+        >>> builder = StreamsBuilder()
+        >>> words = builder.stream("words", key=serdes.string, value=serdes.string)
+        >>> _ = words.group_by_key().count(store="counts")
+        >>> with TopologyTestDriver(builder.build()) as driver:
+        ...     driver.input("words").send_many([("be", ""), ("to", ""), ("be", "")])
+        ...     counts: StoreView[str, int] = driver.store("counts")
+        ...     print(counts["be"], len(counts), counts.get_many(["to", "or"]))
+        ...     print(list(counts.range("be", "or")), list(counts.prefix_scan("t")))
+        ...     print(list(counts.rows()))
+        2 2 [1, None]
+        [('be', 2, 2)] [('to', 1, 1)]
+        [('be', 2, 2), ('to', 1, 1)]
+    """
 
     def __init__(self, key: Serde[K], value: Serde[V], rows: Rows) -> None:
         self._key = key

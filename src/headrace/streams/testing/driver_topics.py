@@ -47,7 +47,17 @@ def to_ms(time: Time, name: str = "timestamp") -> int:
 
 @dataclass(frozen=True, slots=True)
 class OutputRecord(Generic[K, V]):
-    """Output record of a topology; the timestamp is in milliseconds since 1970."""
+    """Output record of a topology; the timestamp is in milliseconds since 1970.
+
+    Examples:
+        >>> from headrace import StreamsBuilder, TopologyTestDriver, serdes
+        >>> builder = StreamsBuilder()
+        >>> builder.stream("in", key=serdes.string, value=serdes.long).to("out")
+        >>> with TopologyTestDriver(builder.build()) as driver:
+        ...     driver.input("in").send("a", 1, timestamp=5_000)
+        ...     driver.output("out").read()
+        OutputRecord(key='a', value=1, timestamp=5000, headers=(), partition=0, offset=0)
+    """
 
     key: K | None
     value: V | None
@@ -63,6 +73,20 @@ class TestInput(Generic[K, V]):
 
     A record without an explicit timestamp gets the driver's time, and each such record is `step`
     later than the record before it.
+
+    Examples:
+        >>> from headrace import StreamsBuilder, TopologyTestDriver, serdes
+        >>> builder = StreamsBuilder()
+        >>> builder.stream("in", key=serdes.string, value=serdes.long).to("out")
+        >>> with TopologyTestDriver(builder.build()) as driver:
+        ...     numbers: TestInput[str, int] = driver.input("in")
+        ...     numbers.send("a", 1, timestamp=5_000, headers=[("trace", b"7")])
+        ...     numbers.send_many([("b", 2), ("c", None)])
+        ...     numbers.send_bytes(b"d", (4).to_bytes(8, "big"))
+        ...     _ = numbers.append(b"e", None)  # not processed before the next run
+        ...     driver.run()
+        ...     list(driver.output("out").as_dict().items())
+        [('a', 1), ('b', 2), ('d', 4)]
     """
 
     __test__: ClassVar = False  # the name begins as pytest's classes do
@@ -196,6 +220,20 @@ class TestOutput(Generic[K, V]):
 
     Records of a partition are in the order of their offsets, and records of several partitions in
     the order in which they were written.
+
+    Examples:
+        >>> from headrace import StreamsBuilder, TopologyTestDriver, serdes
+        >>> builder = StreamsBuilder()
+        >>> builder.stream("in", key=serdes.string, value=serdes.long).to("out")
+        >>> with TopologyTestDriver(builder.build()) as driver:
+        ...     results: TestOutput[str, int] = driver.output("out")
+        ...     driver.input("in").send_many([("a", 1), ("a", 2), ("b", 3)])
+        ...     print(results.read().value, results.is_empty)
+        ...     print([record.value for record in results.read_all()], results.is_empty)
+        ...     print(results.as_dict())
+        1 False
+        [2, 3] True
+        {'a': 2, 'b': 3}
     """
 
     __test__: ClassVar = False  # the name begins as pytest's classes do

@@ -55,6 +55,10 @@ class WorkerListener(Protocol):
     Examples:
         >>> from headrace import KafkaStreams, StreamsBuilder, WorkerListener
         >>> class Commits(WorkerListener):
+        ...     def on_assignment(self, tasks):
+        ...         print(f"{len(tasks)} tasks")
+        ...     def on_running(self):
+        ...         print("running")
         ...     def on_commit(self, tasks, records):
         ...         print(f"{records} records of {len(tasks)} tasks")
         >>> builder = StreamsBuilder()

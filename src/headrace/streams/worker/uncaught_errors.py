@@ -21,7 +21,20 @@ NAME = "uncaught_error_handler"
 
 
 class UncaughtErrorResponse(Enum):
-    """Response to an error that has stopped a worker."""
+    """Response to an error that has stopped a worker.
+
+    Examples:
+        >>> from headrace import KafkaStreams, StreamsBuilder
+        >>> def restart_if_unreachable(error: Exception) -> UncaughtErrorResponse:
+        ...     if isinstance(error.__cause__, ConnectionError):
+        ...         return UncaughtErrorResponse.REPLACE_WORKER
+        ...     return UncaughtErrorResponse.SHUTDOWN_APPLICATION
+        >>> builder = StreamsBuilder()
+        >>> builder.stream("in").to("out")
+        >>> app = KafkaStreams(builder.build(), {
+        ...     "application.id": "copy", "bootstrap.servers": "localhost:9092"},
+        ...     uncaught_error_handler=restart_if_unreachable)
+    """
 
     REPLACE_WORKER = "replace worker"
     """Start another worker in its place, from the last commit; after a pause that grows."""

@@ -153,6 +153,18 @@ class FaultPlan:
         focus: a call, and a phase of `headrace.streams.simulation.world.coverage.PHASES`, in which
             faults are frequent, in addition to all other faults; for `closing`, workers are stopped
             during a transaction.
+
+    Examples:
+        >>> from headrace import StreamsBuilder, serdes
+        >>> from headrace.simulation import simulate
+        >>> builder = StreamsBuilder()
+        >>> builder.stream("words", key=serdes.string, value=serdes.string).to("copies")
+        >>> only_crashes = FaultPlan(rate=0, crashes=3, stalls=0, restarts=0)
+        >>> result = simulate(
+        ...     builder.build(), inputs={"words": [("a", "to")]}, seed=7, faults=only_crashes
+        ... )
+        >>> result.check().outputs("copies")
+        [('a', 'to')]
     """
 
     rate: float = 0.02
