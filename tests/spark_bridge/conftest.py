@@ -9,6 +9,7 @@ import pytest
 from tests.support.processes import IMPORT_PATH
 
 _STARTS_SPARK = (
+    "test_api_page_on_broker.py",
     "test_archive_faults_on_broker.py",
     "test_archives_on_broker.py",
     "test_backfill_on_broker.py",

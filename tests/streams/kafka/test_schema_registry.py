@@ -18,6 +18,8 @@ import pytest
 from headrace.streams.kafka.schema_registry import SchemaRegistry
 from headrace.topology.errors import RegistryError, SchemaRefusedError, SchemaUnknownError
 from headrace.topology.serdes import avro
+from tests.support.processes import ROOT
+from tests.support.recipes import blocks, renamed
 
 V1 = '{"type":"record","name":"R","fields":[{"name":"a","type":"int"}]}'
 V2 = (
@@ -91,6 +93,13 @@ def test_records_go_from_a_writer_to_a_reader_with_another_schema() -> None:
         data = [old.serialize({"a": 1}), new.serialize({"a": 2, "b": 3})]
         assert [one[:5] for one in data] == [b"\0\0\0\0\x01", b"\0\0\0\0\x02"]
         assert [new.deserialize(one) for one in data] == [{"a": 1, "b": 0}, {"a": 2, "b": 3}]
+
+
+def test_the_page_of_serdes(capsys: pytest.CaptureFixture[str]) -> None:
+    page = ROOT / "docs" / "api" / "serdes.md"
+    with serving() as url:
+        exec(renamed(blocks(page, "python")[0], {"http://localhost:8081": url}), {})
+    assert capsys.readouterr().out == blocks(page, "text")[0]
 
 
 def test_an_incompatible_schema_is_refused_with_the_subject() -> None:
