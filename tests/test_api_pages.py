@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import doctest
 import inspect
 import re
+from collections.abc import Iterator
 from importlib import import_module
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -115,3 +119,100 @@ def test_the_page_has_the_names_of_kafka_streams(page: str) -> None:
     assert table(page) in (API / f"{page}.md").read_text(), (
         f"python -m tests.support.kafka_names {page} prints the table"
     )
+
+
+EXECUTED_BY = {
+    "application": "tests/streams/live/test_api_pages_on_broker.py",
+    "queries": "tests/streams/live/test_api_pages_on_broker.py",
+    "serdes": "tests/streams/kafka/test_schema_registry.py",
+    "sources": "tests/streams/live/test_api_pages_on_broker.py",
+    "spark": "tests/spark_bridge/live/test_api_page_on_broker.py",
+    "testing": "tests/streams/live/test_api_pages_on_broker.py",
+}
+"""By page: the test that runs its Python blocks, which need Kafka, Spark or a server."""
+
+
+def _python_blocks(page: Path) -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```$", page.read_text(), re.M | re.S)
+
+
+def test_a_test_runs_the_python_blocks_of_each_page() -> None:
+    assert {page.stem for page in API.glob("*.md") if _python_blocks(page)} == {*EXECUTED_BY}
+    for page, test in EXECUTED_BY.items():
+        assert re.search(rf'"{page}(\.md)?"', (ROOT / test).read_text()), page
+
+
+def _examples(text: str | None) -> str:
+    """Return the code and the output of the examples in a docstring or on a page."""
+    examples = doctest.DocTestParser().get_examples(text or "")
+    return "".join(example.source + example.want for example in examples)
+
+
+def _shown(page: Path) -> dict[str, Any]:
+    return {
+        path: getattr(import_module(path.rpartition(".")[0]), path.rpartition(".")[2])
+        for path in re.findall(r"^::: (\S+)$", page.read_text(), re.M)
+    }
+
+
+def _docstrings(value: Any) -> Iterator[str | None]:
+    """Return the docstrings of an object and of its members, which are on the same page."""
+    yield value.__doc__
+    if inspect.ismodule(value):
+        yield from (member.__doc__ for member in vars(value).values())
+    elif inspect.isclass(value):
+        for base in value.__mro__:
+            if base.__module__.startswith("headrace"):
+                yield base.__doc__
+                yield from (method.__doc__ for method in public_methods(base).values())
+
+
+def _members(of: type) -> set[str]:
+    """Return the methods and properties of a class that need an example.
+
+    The example of a protocol is an implementation of it.
+    """
+    if getattr(of, "_is_protocol", False) and _examples(of.__doc__):
+        return set()
+    return {
+        name
+        for base in of.__mro__
+        if base.__module__.startswith("headrace")
+        for name, method in public_methods(base).items()
+        if method.__doc__ and not HIDDEN.search(name)
+    }
+
+
+def _without_example(page: Path) -> list[str]:
+    values = _shown(page)
+    code = "".join([_examples(page.read_text()), *_python_blocks(page)])
+    code += "".join(_examples(text) for value in values.values() for text in _docstrings(value))
+    missing = []
+    for path, value in values.items():
+        if inspect.isclass(value) and issubclass(value, BaseException):
+            continue  # docs/reference/errors.md describes when each is raised
+        name = path.rpartition(".")[2]
+        is_named = re.search(rf"\b{name}\b", code)
+        if callable(value) and not is_named and not _examples(value.__doc__):
+            missing.append(name)
+        if inspect.isclass(value):
+            missing += [
+                f"{name}.{member}"
+                for member in sorted(_members(value))
+                if not re.search(rf"(?:\.|def ){member}\b", code)
+            ]
+    return missing
+
+
+@pytest.mark.parametrize("page", sorted(API.glob("*.md")), ids=lambda page: page.stem)
+def test_each_class_function_and_method_is_used_in_an_executed_example(page: Path) -> None:
+    """Of a class without a public constructor, the example in its docstring is enough."""
+    assert _without_example(page) == []
+
+
+def test_a_missing_example_is_reported(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("::: headrace.testing.DevBroker\n")
+    assert {"DevBroker", "DevBroker.start"} <= {*_without_example(page)}
+    page.write_text("::: headrace.Record\n")
+    assert _without_example(page) == []
