@@ -216,3 +216,47 @@ def test_a_missing_example_is_reported(tmp_path: Path) -> None:
     assert {"DevBroker", "DevBroker.start"} <= {*_without_example(page)}
     page.write_text("::: headrace.Record\n")
     assert _without_example(page) == []
+
+
+TIME = re.compile(
+    r"(?:^|_)(?:timestamp|time|as_of|now|start|end|timeout|duration|interval|size|age)(?:_|$)"
+)
+"""Names of parameters that are a time, a duration or a size."""
+UNIT = re.compile(r"milliseconds|\bseconds|\bbytes|\boffsets?\b")
+_UNIT_IN_NAME = re.compile(r"_(?:ms|s|seconds|bytes)$")
+
+
+def _functions(value: Any) -> dict[str, Any]:
+    """Return a function, or the constructor and the methods of a class, by name."""
+    if inspect.isfunction(value):
+        return {value.__name__: value}
+    if not inspect.isclass(value) or issubclass(value, BaseException):
+        return {}
+    functions = {}
+    for base in reversed(value.__mro__):
+        if base.__module__.startswith("headrace"):
+            functions |= public_methods(base)
+    constructor = {"__init__": value.__init__} if "__init__" in vars(value) else {}
+    return {name: f for name, f in functions.items() if not HIDDEN.search(name)} | constructor
+
+
+def _prose(*values: Any) -> str:
+    """Return the docstrings of objects without their examples."""
+    text = "\n".join(inspect.getdoc(value) or "" for value in values)
+    return "\n".join(line for line in text.splitlines() if ">>>" not in line and "... " not in line)
+
+
+@pytest.mark.parametrize("page", sorted(API.glob("*.md")), ids=lambda page: page.stem)
+def test_the_docstring_names_the_unit_of_each_time_and_size(page: Path) -> None:
+    """In the parameter's name, or in the docstring of the function or of its class."""
+    missing = [
+        f"{path}.{name}: {parameter}"
+        for path, value in _shown(page).items()
+        for name, function in _functions(value).items()
+        for parameter, type_ in getattr(function, "__annotations__", {}).items()
+        if TIME.search(parameter)
+        and re.search(r"\b(?:int|float|Time)\b", str(type_))
+        and not _UNIT_IN_NAME.search(parameter)
+        and not UNIT.search(_prose(function, value))
+    ]
+    assert missing == []

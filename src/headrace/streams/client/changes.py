@@ -35,7 +35,7 @@ class Change(Generic[K, V]):
     Args:
         key: the key; a `Windowed` for window and session stores.
         value: None if the row was deleted.
-        timestamp: timestamp of the record that the value comes from.
+        timestamp: timestamp of the record that the value comes from, in milliseconds since 1970.
         partition: partition of the task that owns the row.
         offset: its changelog offset; for a snapshot row, the offset of the snapshot.
         is_row: whether it is a row of the snapshot (``snapshot=True``).

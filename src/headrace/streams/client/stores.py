@@ -146,7 +146,8 @@ class RemoteStore(Generic[K, V]):
     """Store of a remote application: its committed rows. Thread-safe.
 
     Methods that the store's kind lacks raise `WrongQueryError`. Rows that cannot be read in time
-    raise `NotReadableError`, and any other rejection a `QueryError`.
+    raise `NotReadableError`, and any other rejection a `QueryError`. Times are milliseconds since
+    1970 or datetimes; a datetime without a zone is in UTC.
     """
 
     def __init__(

@@ -147,7 +147,10 @@ def _iterated(
 
 
 class AsyncRemoteStore(Generic[K, V]):
-    """Store of a remote application, with asynchronous methods of `RemoteStore`."""
+    """Store of a remote application, with asynchronous methods of `RemoteStore`.
+
+    Times are milliseconds since 1970 or datetimes; a datetime without a zone is in UTC.
+    """
 
     def __init__(self, store: RemoteStore[K, V], threads: _Threads) -> None:
         self._store = store

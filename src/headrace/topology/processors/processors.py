@@ -125,6 +125,8 @@ class Record(_Record[K_co, V_co]):
 class FixedKeyRecord(_Record[K_co, V_co]):
     """Record in ``process_values``, whose key cannot be changed.
 
+    Its timestamp is in milliseconds since 1970.
+
     Examples:
         >>> FixedKeyRecord("fr", 1, 5_000).with_value("one")
         FixedKeyRecord(key='fr', value='one', timestamp=5000, headers=())

@@ -226,7 +226,7 @@ class _WindowRows(_TimedStore[K], Generic[K, V]):
 
 
 class WindowStore(_WindowRows[K, V]):
-    """Store of values by key and window start.
+    """Store of values by key and window start. Times are milliseconds since 1970.
 
     Examples:
         >>> from datetime import timedelta
@@ -266,7 +266,7 @@ class WindowStore(_WindowRows[K, V]):
 
 class TimestampedWindowStore(_WindowRows[K, ValueAndTimestamp[V]]):
     """Store of values with timestamps by key and window start, as used by the DSL's windowed
-    tables.
+    tables. Times are milliseconds since 1970.
 
     Examples:
         >>> from datetime import timedelta
@@ -294,7 +294,8 @@ class TimestampedWindowStore(_WindowRows[K, ValueAndTimestamp[V]]):
 
 
 class SessionStore(_TimedStore[K], Generic[K, V]):
-    """Store of values by key and by the start and end of a session, both inclusive.
+    """Store of values by key and by the start and end of a session, both inclusive. Times are
+    milliseconds since 1970.
 
     Examples:
         >>> from datetime import timedelta
