@@ -58,6 +58,9 @@ NOT_SUPPORTED: Mapping[str, str] = {
     "default.production.exception.handler": "write production.exception.handler",
     "window.size.ms": _WINDOWED_SERDES,
     "windowed.inner.class.serde": _WINDOWED_SERDES,
+    "default.windowed.key.serde.inner": _WINDOWED_SERDES,
+    "default.windowed.value.serde.inner": _WINDOWED_SERDES,
+    "uncaught.exception.handler": "write uncaught_error_handler= of KafkaStreams()",
     "acceptable.recovery.lag": _STANDBYS,
     "max.warmup.replicas": _STANDBYS,
     "probing.rebalance.interval.ms": _STANDBYS,
@@ -200,6 +203,7 @@ _IN_ONE_CLIENT = {
     "admin.request.timeout.ms": "write admin.socket.timeout.ms",
     "request.timeout.ms": "write socket.timeout.ms, or producer.request.timeout.ms for output",
     "admin.retries": "write task.timeout.ms: calls are repeated until then",
+    "retries": "remove it: calls are repeated until task.timeout.ms",
 }
 
 
