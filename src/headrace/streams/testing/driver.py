@@ -135,8 +135,8 @@ class TopologyTestDriver:
         >>> driver.run()
         >>> driver.input_topics, driver.output_topics, driver.committed_offsets("lines")
         (['lines'], ['word-counts'], {0: 1, 1: 0, 2: 0, 3: 1})
-        >>> driver.processed, dict(driver.dropped), driver.events[-1]["event"]
-        (8, {}, 'task_started')
+        >>> driver.processed, dict(driver.dropped), driver.waiting, driver.events[-1]["event"]
+        (8, {}, [], 'task_started')
         >>> sorted(driver.cluster.topics)
         ['lines', 'test-by-word-repartition', 'test-counts-changelog', 'word-counts']
         >>> driver.close()
