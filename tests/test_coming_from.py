@@ -111,7 +111,7 @@ def test_javas_optimizations_write_no_partial_aggregates() -> None:
         sinks = [sink for plan in app.plans for sink in plan.program.sub_topology.sinks]
         return [sink.combines for sink in sinks if sink.combines is not None]
 
-    rows = re.findall(r"^    \| .*`(\w+)` \| `([a-z.,]+)` \|$", page, re.M)
+    rows = re.findall(r"^    - If Java sets .*`(\w+)`: `([a-z.,]+)`\.$", page, re.M)
     assert dict(rows) == {"none": "none", "all": ",".join(n for n in BY_NAME if n != COMBINE)}
     assert [combined(ours) for _, ours in rows] == [[], []]
     assert len(combined("all")) == len(combined(COMBINE)) == 1, "the page warns of both"
