@@ -171,7 +171,10 @@ def replace_positions(driver: TopologyTestDriver, now: Ids) -> None:
 
 
 class Sender:
-    """Writer of input records that waits until each of them was committed."""
+    """Writer of input records that waits until the results of each of them were committed.
+
+    Otherwise the order in which a task reads its inputs would depend on the speed of others.
+    """
 
     def __init__(self, driver: TopologyTestDriver, bootstrap: str) -> None:
         self._driver = driver
@@ -197,8 +200,9 @@ class Sender:
             lambda: self._group.committed([tp], timeout=PATIENCE_S)[0].offset > offsets[0],
             what=f"commit of {step}",
         )
+        self._await_repartitioned()
 
-    def await_repartitioned(self) -> None:
+    def _await_repartitioned(self) -> None:
         """Wait until the records of the repartition topics were committed, too."""
         internal = [
             confluent_kafka.TopicPartition(*tp)
@@ -219,7 +223,27 @@ class Sender:
         self._group.close()
 
 
-def last_results(results: Results) -> dict[tuple[str, str], object]:
+LastResults = dict[tuple[str, str], object]
+
+
+def differences(found: LastResults, expected: LastResults) -> dict[tuple[str, str], object]:
+    """Return what was found, and what was expected, of each result that differs."""
+    return {
+        result: (found.get(result), expected.get(result))
+        for result in sorted({*found, *expected})
+        if found.get(result) != expected.get(result)
+    }
+
+
+def outputs(bootstrap: str, starts: Mapping[TopicPartition, int], directory: Path) -> LastResults:
+    """Return the last output record of each key, read from some offsets on."""
+    with make_driver(directory) as driver:
+        read_outputs(driver, bootstrap, starts)
+        found = last_results(results_of(driver, {}))
+    return {result: row for result, row in found.items() if result[0].startswith("topic")}
+
+
+def last_results(results: Results) -> LastResults:
     """Return the last record of each key, and the rows: how many updates come before is open."""
     return {
         (name, key): rows[-1] if name.startswith("topic ") else rows
@@ -230,7 +254,7 @@ def last_results(results: Results) -> dict[tuple[str, str], object]:
 
 
 def read_outputs(
-    driver: TopologyTestDriver, bootstrap: str, ends: Mapping[TopicPartition, int]
+    driver: TopologyTestDriver, bootstrap: str, starts: Mapping[TopicPartition, int]
 ) -> None:
     """Copy the output records after some offsets into the driver's cluster."""
     consumer = confluent_kafka.Consumer(
@@ -242,7 +266,7 @@ def read_outputs(
         }
     )
     tps = [tp for topic in driver.output_topics for tp in driver.cluster.partitions(topic)]
-    consumer.assign([confluent_kafka.TopicPartition(*tp, ends[tp]) for tp in tps])
+    consumer.assign([confluent_kafka.TopicPartition(*tp, starts[tp]) for tp in tps])
     left = len(tps)
     while left:
         message = consumer.poll(PATIENCE_S)
@@ -283,6 +307,7 @@ def test_a_release_is_continued_on_a_broker(
         "poll.ms": 10,
     }
     expected = last_results(read_results(release))
+    starts = ends_in_memory(topics)
     sender = Sender(driver, own_broker)
     with live(release_topology(), settings) as running:
         running.wait_running()
@@ -290,11 +315,14 @@ def test_a_release_is_continued_on_a_broker(
         for step in input_steps("after"):
             if isinstance(step, Send):
                 sender.send(step)
-        sender.await_repartitioned()
+        # Time that passes upstream emits results after the last record was committed.
+        emitted = {result: row for result, row in expected.items() if result[0].startswith("topic")}
+        wait_until(
+            lambda: not differences(outputs(own_broker, starts, tmp_path / "probe"), emitted),
+            what=lambda: str(differences(outputs(own_broker, starts, tmp_path / "probe"), emitted)),
+        )
     sender.close()
-    read_outputs(driver, own_broker, ends_in_memory(topics))
-    found = last_results(results_of(driver, {}))
-    wrong = {key for key in {*found, *expected} if found.get(key) != expected.get(key)}
-    assert not wrong, {key: (found.get(key), expected.get(key)) for key in sorted(wrong)}
+    read_outputs(driver, own_broker, starts)
+    assert not differences(last_results(results_of(driver, {})), expected)
     assert "in-memory" in restored
     assert ("totals" in restored) is not has_files
