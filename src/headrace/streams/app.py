@@ -69,7 +69,7 @@ from headrace.streams.worker.uncaught_errors import UncaughtErrorHandler, Uncaug
 from headrace.streams.worker.worker import Worker
 from headrace.topology.describe.picture import picture_of
 from headrace.topology.errors import require_timedelta, type_of
-from headrace.topology.java_names import hinting, hinting_call
+from headrace.topology.java_names import hinting, hinting_arguments
 from headrace.topology.topology import Topology
 
 if TYPE_CHECKING:
@@ -102,6 +102,7 @@ StateListener = Callable[[State, State], None]
 
 
 @hinting
+@hinting_arguments
 class KafkaStreams:
     """Application that runs a topology on Kafka, in the calling thread or in a new thread.
 
@@ -136,7 +137,6 @@ class KafkaStreams:
         ['out']
     """
 
-    @hinting_call
     def __init__(
         self,
         topology: Topology,

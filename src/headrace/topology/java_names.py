@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from inspect import Signature, signature
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 
 Face = TypeVar("Face", bound=type)
 Call = TypeVar("Call", bound=Callable[..., Any])
@@ -162,19 +162,26 @@ def hinting(cls: Face) -> Face:
     return cls
 
 
-def hinting_call(function: Call) -> Call:
-    """Make a function suggest the name of an argument that follows Java's."""
-    called = signature(function)
+def hinting_arguments(cls: Face) -> Face:
+    """Make the constructor of a class suggest the name for an argument that follows Java's.
 
-    @wraps(function)
-    def call(*args: Any, **named: Any) -> Any:
-        for name in named.keys() - called.parameters.keys():
-            hint = call_hint(called, args, {name: None})
+    It is checked in `__new__`: a wrapper of `__init__` would be a frame of each of its errors, and
+    a report with local variables would show the arguments, secrets included.
+    """
+    called = signature(cls.__init__)  # type: ignore[misc]
+
+    def new(cls: Any, *args: Any, **named: Any) -> Any:
+        unknown = sorted(named.keys() - called.parameters.keys())
+        hints = {name: call_hint(called, (cls, *args), {name: None}) for name in unknown}
+        del args, named
+        for name, hint in hints.items():
             if hint is not None:
                 raise TypeError(f"got an unexpected keyword argument {name!r}; {hint}")
-        return function(*args, **named)
+        return object.__new__(cls)
 
-    return cast("Call", call)
+    setattr(new, "__signature__", called)  # noqa: B010 - a function has no such attribute
+    setattr(cls, "__new__", new)  # noqa: B010 - no type checker is to know
+    return cls
 
 
 class Hinting(type):

@@ -69,7 +69,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
     [
         (APP, ["--set", "poll.ms=-1"], "poll.ms (from --set) must be at least 0"),
         (APP, ["--set", "pol.ms=1"], "did you mean poll.ms"),
-        (APP.replace('"a"', '"a b"'), [], "application.id must consist of"),
+        (APP.replace('"a"', '"a b"'), [], "application.id must be a name of"),
         ("app = 5", [], "not a KafkaStreams"),
         ("import no_such_module", [], "no_such_module"),
         ("import sys\nsys.exit(0)", [], "ends the interpreter"),

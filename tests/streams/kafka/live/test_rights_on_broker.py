@@ -172,7 +172,7 @@ class Desk:
 
 
 _TOOLS: list[tuple[tuple[str, ...], Take, str, str]] = [
-    (("check", "--deployed"), on("Read", "topic", "t"), "Read", "the topic {source}"),
+    (("check", "--deployed"), on("Read", "topic", "t"), "Describe", "the topic {source}"),
     (("check", "--deployed"), on("Write", "topic", "out"), "Write", "the topic {output}"),
     (("check", "--deployed"), on("Read", "group"), "Read", "the group {application}.topology"),
     (("reset", "--yes"), on("Delete", "topic"), "Delete", "the topic {application}-counts"),

@@ -101,8 +101,11 @@ def test_a_crash_that_the_handler_shuts_down_is_not_started_again(
     app = Counted(topics, tmp_path)
     with_handler(app, "SHUTDOWN_CLIENT")
     text = (tmp_path / "my_app.py").read_text()
-    raises = "class Fails:\n    def on_assignment(self, tasks):\n        raise OSError(5, 'disk')\n"
-    text = text.replace("builder =", f"{raises}    on_commit = on_running = None\nbuilder =", 1)
+    raises = "    def on_assignment(self, tasks):\n        raise OSError(5, 'disk')\n"
+    others = "".join(
+        f"    def {name}(self, *args):\n        pass\n" for name in ("on_commit", "on_running")
+    )
+    text = text.replace("builder =", f"class Fails:\n{raises}{others}builder =", 1)
     (tmp_path / "my_app.py").write_text(
         text.replace("uncaught_error", "worker_listener=Fails(), uncaught_error", 1)
     )
