@@ -92,10 +92,16 @@ class RecentRows:
         """Add a row in its stored form; `time` and `sequence` are the suffix of the row key."""
         rows = self._keys.get(key)
         if rows is None:
-            floor = self._floor_of(key)
+            # Inline, because most records of a join have a new key.
+            floor = self._floor
+            if self._evicted:
+                floor = self._evicted.get(key, floor)
             if time < floor:
                 return
-            rows = self._add_key(key, floor)
+            rows = self._keys[key] = _KeyRows()
+            rows.floor = floor
+            if not self._evicted or self._evicted.pop(key, None) is None:
+                self.count += 1
         elif time < rows.floor:
             return
         sort_key = time << _BITS | sequence
@@ -120,7 +126,10 @@ class RecentRows:
         Both bounds are inclusive; `start_ms` is not before the buffer's horizon.
         """
         rows = self._keys.get(key)
-        if start_ms < (self._floor_of(key) if rows is None else rows.floor):
+        floor = self._floor if rows is None else rows.floor
+        if rows is None and self._evicted:
+            floor = self._evicted.get(key, floor)
+        if start_ms < floor:
             rows = self._read(key, rows, start_ms)
         if not rows:
             return _NO_ROWS
@@ -181,14 +190,7 @@ class RecentRows:
 
     def _floor_of(self, key: bytes) -> int:
         """Return the floor of a key without rows in memory."""
-        return self._evicted.get(key, self._floor) if self._evicted else self._floor
-
-    def _add_key(self, key: bytes, floor: int) -> _KeyRows:
-        rows = self._keys[key] = _KeyRows()
-        rows.floor = floor
-        if self._evicted.pop(key, None) is None:
-            self.count += 1
-        return rows
+        return self._evicted.get(key, self._floor)
 
     def _evict(self, key: bytes, rows: _KeyRows) -> None:
         """Replace the rows of a key, which are no longer in `_keys`, by their floor."""
@@ -204,7 +206,9 @@ class RecentRows:
             time, sequence = KEPT.unpack_from(row_key, len(key))
             stored.append((time << _BITS | sequence, timestamp, value))
         if rows is None:
-            rows = self._add_key(key, start_ms)
+            rows = self._keys[key] = _KeyRows()
+            if self._evicted.pop(key, None) is None:
+                self.count += 1
         rows.floor = start_ms
         rows[:0] = stored
         self.count += len(stored)
