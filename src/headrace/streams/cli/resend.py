@@ -17,7 +17,7 @@ from headrace.streams.errors import StreamsError
 from headrace.streams.kafka.clients import BrokerState, new_consumer
 from headrace.streams.kafka.group_admin import GroupAdmin
 from headrace.streams.kafka.protocols import CommittedOffset, TopicPartition
-from headrace.streams.kafka.topic_reader import TopicReader
+from headrace.streams.kafka.topic_reader import TopicReader, record_tp
 from headrace.streams.kafka.transactional_producer import TransactionalProducer
 
 _BATCH = 1_000
@@ -37,6 +37,9 @@ def resend(letters: str, topic: str, settings: dict[str, Any]) -> None:
     The command ends at the letters that exist when it starts, so records that fail again are not
     sent in the same run. Offsets of the group LETTERS-TOPIC-resend are committed in the transaction
     of the records: the next run sends later letters only.
+
+    It requires the permissions Read on LETTERS and on that group, and Write on TOPIC and on the
+    transactional id of the same name.
     """
     with cli_errors():
         known = Known.of(None, settings)
@@ -59,7 +62,8 @@ def _resend(
     sent, left = 0, Counter[str]()
     with (
         closing(TransactionalProducer(identity, timeout_s=config.task_timeout_ms / 1000)) as out,
-        closing(TopicReader(config.restore_config())) as reader,
+        # The client finds the coordinator of its group, so it must not be another one.
+        closing(TopicReader({**config.restore_config(), "group.id": group})) as reader,
         closing(
             new_consumer({**config.admin_config(), "group.id": group}, BrokerState())
         ) as member,
@@ -80,7 +84,7 @@ def _resend(
                         sent += 1
                     else:
                         left[source] += 1
-                read = {_tp(one): CommittedOffset((one.offset() or 0) + 1) for one in batch}
+                read = {record_tp(one): CommittedOffset((one.offset() or 0) + 1) for one in batch}
                 out.send_offsets(read, member.consumer_group_metadata())
                 out.commit()
             except StreamsError:
@@ -105,7 +109,3 @@ def _send(producer: TransactionalProducer, message: Message, topic: str, partiti
     own = [h for h in _headers(message) if not h[0].startswith(HEADER) and h[0] != NODE_HEADER]
     time_ms = max(message.timestamp()[1], 0)
     producer.send(topic, message.value(), message.key(), partition, time_ms, own or None)
-
-
-def _tp(message: Message) -> TopicPartition:
-    return TopicPartition(str(message.topic()), message.partition() or 0)

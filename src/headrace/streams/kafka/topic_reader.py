@@ -24,6 +24,11 @@ _SILENT_S = 5.0
 _LOOK_S = 5.0
 
 
+def record_tp(message: confluent_kafka.Message) -> TopicPartition:
+    """Return the partition of a record."""
+    return TopicPartition(str(message.topic()), message.partition() or 0)
+
+
 class TopicReader:
     """Consumer without a group that reads topics from any offset, for inspection.
 
@@ -59,7 +64,7 @@ class TopicReader:
             messages = [first, *self._client.consume(_BATCH - 1, 0)]
             read_headers(messages)
             for message in messages:
-                tp = TopicPartition(str(message.topic()), message.partition() or 0)
+                tp = record_tp(message)
                 error = message.error()
                 if error is not None and error.code() == KafkaError._PARTITION_EOF:
                     if ends is not None:

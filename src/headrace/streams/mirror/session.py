@@ -34,7 +34,7 @@ from headrace.streams.kafka.consumer import Batches, by_partition
 from headrace.streams.kafka.headers import read_headers
 from headrace.streams.kafka.producer import TOO_LARGE
 from headrace.streams.kafka.protocols import Clock, CommittedOffset, GroupMetadata, TopicPartition
-from headrace.streams.kafka.topic_reader import TopicReader
+from headrace.streams.kafka.topic_reader import TopicReader, record_tp
 from headrace.streams.mirror.move import GroupWatch
 from headrace.streams.mirror.names import NameClaim, RecordsLostError, table_of
 from headrace.streams.mirror.table import (
@@ -108,7 +108,7 @@ def _require_no_other_producer(
         return
     with closing(TopicReader(reading)) as reader:
         for message in reader.read(unknown, ends):
-            tp = _partition_of(message)
+            tp = record_tp(message)
             raise MisconfiguredTopicError(
                 f"{tp} of {where} has a record at or near offset {message.offset()} "
                 f"that mirror {mirror} did not write. Stop its producer, delete the topic, and "
@@ -157,7 +157,7 @@ class SourceReader:
             messages = [first, *self._client.consume(records_max - 1, 0)]
         ends = {}
         if set(map(Message.error, messages)) != {None}:
-            ends = {_partition_of(m): m.offset() or 0 for m in messages if _is_end(m)}
+            ends = {record_tp(m): m.offset() or 0 for m in messages if _is_end(m)}
             messages = [m for m in messages if not _is_end(m)]
         read_headers(messages)
         batches = by_partition(messages, self._config) if messages else {}
@@ -189,10 +189,6 @@ class SourceReader:
 def _is_end(message: Message) -> bool:
     error = message.error()
     return error is not None and error.code() == KafkaError._PARTITION_EOF
-
-
-def _partition_of(message: Message) -> TopicPartition:
-    return TopicPartition(str(message.topic()), message.partition() or 0)
 
 
 MakeProducer = Callable[[Mapping[str, int]], MirrorProducer]

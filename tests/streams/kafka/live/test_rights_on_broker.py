@@ -228,3 +228,29 @@ def test_a_tool_names_the_right_that_it_lacks(
     assert told.exit_code == ExitCode.ACCESS, told.output
     assert len(lines) == 1
     assert f"User:{tenant.name} lacks the right {right} on {on_what}" in lines[0]
+
+
+@pytest.mark.parametrize("missing", [None, 0, 1, 2, 3])
+def test_resending_letters_needs_the_permissions_of_its_help(
+    new_tenant: Callable[[str], Tenant], missing: int | None
+) -> None:
+    tenant = new_tenant("exactly_once_v2")
+    letters, topic = tenant.source, tenant.output
+    run = f"{letters}-{topic}-resend"
+    needed = [
+        Right("Read", "topic", letters),
+        Right("Read", "group", run),
+        Right("Write", "topic", topic),
+        Right("Write", "transactional id", run),
+    ]
+    granted = [one for number, one in enumerate(needed) if number != missing]
+    tenant.broker.grant(tenant.name, granted)
+    settings = str(tenant.broker.settings_file(tenant.name))
+    line = ["topics", "resend", letters, topic, "--config", settings]
+    told = CliRunner().invoke(main, [*line, "--set", "task.timeout.ms=20000"])
+    if missing is None:
+        assert told.exit_code == 0, told.output
+        assert "Not sent: 3 of no topic" in told.output
+    else:
+        assert told.exit_code == ExitCode.ACCESS, told.output
+        assert needed[missing].name in told.output
