@@ -31,7 +31,7 @@ STRIDE = 7919
 
 
 def documents(keys: int, value_bytes: int) -> Iterator[Record]:
-    """Yield one document for each key."""
+    """Yield a document for each key."""
     rest = b"x" * max(0, value_bytes - 40)
     for number in range(keys):
         value = b'{"name":"%b","number":%d,"paid":true}' % (rest, number)

@@ -47,7 +47,7 @@ class Shape:
         return replace(self, records=records, keys=keys)
 
     def describe(self) -> str:
-        """Describe all fields but the name in one line."""
+        """Return all fields except the name as a line of text."""
         return f"{self.summary()}, seed {self.seed}"
 
     def summary(self) -> str:
@@ -72,7 +72,7 @@ class Shape:
         return [(weight / total, 1) for weight in ranked]
 
     def draw_keys(self, rng: Random, count: int) -> list[int]:
-        """Draw numbers of keys; the frequent ones are spread over all numbers."""
+        """Draw key numbers; frequent keys are spread over the whole range."""
         if not self.skew:
             return rng.choices(range(self.keys), k=count)
         numbers = list(range(self.keys))

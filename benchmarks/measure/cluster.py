@@ -103,7 +103,7 @@ class Cluster:
         )
 
     def fill(self, topic: str, records: Iterable[Record]) -> None:
-        """Write records; equal keys are in one partition, records without a key in any."""
+        """Write records; equal keys go to the same partition, records without a key to any."""
         producer = Producer(
             {
                 "bootstrap.servers": self.bootstrap,

@@ -29,7 +29,7 @@ TRANSACTIONAL = "enable.transactional.statestores=true"
 
 
 def headrace(variant: Variant, spec: RunSpec) -> list[str]:
-    """Return the command of one Headrace worker."""
+    """Return the command of a Headrace worker."""
     settings = {
         "statestore.cache.max.bytes": CACHE_BYTES if variant.caches else 0,
         "commit.interval.ms": COMMIT_MS,
@@ -68,7 +68,7 @@ def commands(
     next_version: str = NEXT_STREAMS_VERSION,
     checkout: Path | None = None,
 ) -> dict[str, Command]:
-    """Return the commands of the peers; report each wanted one that is not available.
+    """Return the commands of the peers; report each requested peer that is not available.
 
     Args:
         report: called with messages.

@@ -58,7 +58,7 @@ class Setting:
 
 
 class Loop(Protocol):
-    """One job."""
+    """Hand-written consumer of a job."""
 
     def take(self, batch: Batch) -> None:
         """Process a batch."""

@@ -3,7 +3,7 @@
 A record that cannot be processed fails in every attempt of its Spark task. So the task reports the
 error and succeeds, and the driver cancels the job. Other errors are raised, and Spark repeats the
 task. The error is also a row of the job: a frame that is computed again outside of the job of its
-stage raises it instead, because nobody looks for the row there.
+stage raises it instead, because the driver does not collect the row there.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PROGRESS_S = 30.0
 """Seconds between two log events of a running stage."""
 _POLL_S = 0.5
 _PROPERTY = "headrace.backfill.stage"
-"""Property of Spark jobs that look for failed tasks of a stage."""
+"""Property of Spark jobs whose driver collects the failed tasks of a stage."""
 
 
 class SparkTaskReport(NamedTuple):
@@ -66,7 +66,7 @@ def _param() -> Any:
 
 
 def returns_errors(context: Any, stage: Sequence[int]) -> bool:
-    """Return whether the driver of a Spark task looks for the errors of this stage."""
+    """Return whether the driver collects the errors of this stage from its Spark tasks."""
     found = context.getLocalProperty(_PROPERTY)
     return bool(found == _text(stage))
 

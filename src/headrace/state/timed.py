@@ -175,14 +175,14 @@ class TimedBuffer(Buffer):
             The row key of each row, its timestamp, and its value in stored form.
         """
         rows: dict[bytes, tuple[int, Any]] = {}
-        start, end = key + start, key + end
-        for row_key, stored in self._indexed.scan(start, end):
+        low, high = key + start, key + end
+        for row_key, stored in self._indexed.scan(low, high):
             # A longer key may have rows between those of this one.
-            if len(row_key) == len(start):
+            if len(row_key) == len(low):
                 timestamp, data = decode_timestamped(stored)
                 rows[row_key] = timestamp, self._decode(data) if self.holds_objects else data
         for row_key in self._dirty_row_keys(key):
-            if start <= row_key < end:
+            if low <= row_key < high:
                 value, timestamp = self.dirty[row_key]
                 rows[row_key] = timestamp, value
         return [row for row in sorted(rows.items()) if row[1][1] is not None]

@@ -152,7 +152,7 @@ def test_a_plan_of_a_version_that_did_not_ask_is_followed() -> None:
 
 
 def test_a_report_of_an_archive_has_its_times_and_the_longest_gap() -> None:
-    """A month that nobody loaded is in no partition."""
+    """No partition has rows of a month that was not loaded."""
     parts = (
         replace(part(0), earliest=NOW * 1000, latest=NOW * 1000 + 1, days=(1, 2, 40, 43)),
         replace(part(1), earliest=5, latest=6, days=(3, 40, 41)),

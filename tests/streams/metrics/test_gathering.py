@@ -172,15 +172,18 @@ def test_stores_are_looked_at_seldom() -> None:
 
 def test_rows_that_commits_change_and_need_not_read_are_counted() -> None:
     bench = WorkerBench().start()
-    for words in (["a", "b"], ["a", "a", "c"], ["a", "b", "c"]):
+
+    def count(*words: str) -> None:
         bench.send(*words)
         bench.turns()
         bench.commit()
-        if "b" in words and "c" not in words:
-            # The store was empty until now; from here on, other rows than the cached may exist.
-            for running in bench.worker.tasks.running:
-                for buffer in running.buffers:
-                    buffer.shrink_cache(0)
+
+    count("a", "b")  # the store is empty, so no row is read
+    for running in bench.worker.tasks.running:
+        for buffer in running.buffers:
+            buffer.shrink_cache(0)
+    count("a", "a", "c")  # both rows are read
+    count("a", "b", "c")  # only the row of b is read
     found = task(facts(bench), "0_0").stores[0]
     assert (found.cache_hits, found.cache_misses) == (2 + 0 + 2, 0 + 2 + 1)
 

@@ -117,6 +117,8 @@ def in_order(
 class BatchCursor:
     """Iteration over a batch that knows the number of its records so far, at no cost per record.
 
+    The iterator of the batch must have an exact length hint, as those of lists have.
+
     >>> cursor = BatchCursor(["a", "b", "c"])
     >>> next(iter(cursor)), cursor.count
     ('a', 1)
@@ -127,7 +129,6 @@ class BatchCursor:
     def __init__(self, batch: Sequence[ReceivedMessage]) -> None:
         self.batch = batch
         self._iterator = iter(batch)
-        assert self.count == 0, f"{type(self._iterator).__name__} has no length hint"
 
     def __iter__(self) -> Iterator[ReceivedMessage]:
         return self._iterator
