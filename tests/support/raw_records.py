@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import socket
 import struct
 import time
 from collections.abc import Iterator, Sequence
 
-from tests.support.patience import PATIENCE_S
+from tests.support.raw_requests import ask, error_at
 
 RawHeaders = Sequence[tuple[bytes, bytes | None]]
 _PRODUCE, _FETCH = (0, 7), (1, 4)
@@ -29,11 +28,9 @@ def write_raw(
     name = topic.encode()
     body = struct.pack(">hhiih", -1, -1, 30_000, 1, len(name)) + name
     body += struct.pack(">iii", 1, partition, len(batch)) + batch
-    answer = _ask(bootstrap, _PRODUCE, body)
-    # correlation id, topics, name, partitions, partition, error, base offset
-    at = 4 + 4 + 2 + len(name) + 4 + 4
-    error, offset = struct.unpack_from(">hq", answer, at)
-    assert error == 0, f"the broker answered with error {error}"
+    at = 4 + 2 + len(name) + 4 + 4  # behind topics, name, partitions, partition
+    answer = ask(bootstrap, _PRODUCE, body, error_at(at))
+    _error, offset = struct.unpack_from(">hq", answer, at)
     return int(offset)
 
 
@@ -44,11 +41,9 @@ def read_raw(bootstrap: str, topic: str) -> list[tuple[bytes | None, bytes | Non
     while True:
         body = struct.pack(">iiiibih", -1, 500, 1, 50_000_000, 1, 1, len(name)) + name
         body += struct.pack(">iiqi", 1, 0, offset, 50_000_000)
-        answer = _ask(bootstrap, _FETCH, body)
-        # correlation id, throttle, topics, name, partitions, partition
-        at = 4 + 4 + 4 + 2 + len(name) + 4 + 4
-        error, end, _, aborted = struct.unpack_from(">hqqi", answer, at)
-        assert error == 0, f"the broker answered with error {error}"
+        at = 4 + 4 + 2 + len(name) + 4 + 4  # behind throttle, topics, name, partitions, partition
+        answer = ask(bootstrap, _FETCH, body, error_at(at))
+        _error, end, _, aborted = struct.unpack_from(">hqqi", answer, at)
         at += 22 + 16 * max(aborted, 0)
         (size,) = struct.unpack_from(">i", answer, at)
         data = answer[at + 4 : at + 4 + size]
@@ -94,17 +89,6 @@ class _Reader:
             return None
         self.at += size
         return self._data[self.at - size : self.at]
-
-
-def _ask(bootstrap: str, request: tuple[int, int], body: bytes) -> bytes:
-    client = b"raw"
-    message = struct.pack(">hhih", *request, 1, len(client)) + client + body
-    host, port = bootstrap.split(",")[0].rsplit(":", 1)
-    with socket.create_connection((host, int(port)), PATIENCE_S) as broker:
-        broker.sendall(struct.pack(">i", len(message)) + message)
-        file = broker.makefile("rb")
-        (size,) = struct.unpack(">i", file.read(4))
-        return file.read(size)
 
 
 def _batch(key: bytes | None, value: bytes | None, headers: RawHeaders) -> bytes:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 import struct
 import time
 from typing import Any
@@ -18,6 +17,7 @@ from confluent_kafka.admin import (
 )
 
 from tests.support.patience import PATIENCE_S
+from tests.support.raw_requests import ask, error_at
 
 
 def hang(
@@ -40,16 +40,12 @@ def hang(
         batch = _batch(producer_id, epoch, sequence=1)
         topics = _array(_text(topic) + _array(struct.pack(">ii", 0, len(batch)) + batch))
         body = _text(transactional_id) + struct.pack(">hi", -1, 30_000) + topics
-        answer = _ask(bootstrap, 0, 7, body)
-        place = 4 + 2 + len(topic) + 4 + 4
-        assert struct.unpack_from(">h", answer, place) == (0,)
+        ask(bootstrap, (0, 7), body, error_at(4 + 2 + len(topic) + 4 + 4))
         if group is not None:
             offset = struct.pack(">iqi", 0, 1, -1) + struct.pack(">h", -1)
             topics = _array(_text(input_topic) + _array(offset))
             head = _text(transactional_id) + _text(group) + struct.pack(">qh", producer_id, epoch)
-            answer = _ask(bootstrap, 28, 2, head + topics)
-            place = 4 + 4 + 2 + len(input_topic) + 4 + 4
-            assert struct.unpack_from(">h", answer, place) == (0,)
+            ask(bootstrap, (28, 2), head + topics, error_at(4 + 4 + 2 + len(input_topic) + 4 + 4))
     finally:
         _verify(bootstrap, on=True)
 
@@ -89,16 +85,6 @@ def _verify(bootstrap: str, *, on: bool) -> None:
         for done in admin.incremental_alter_configs([asked]).values():
             done.result(PATIENCE_S)
     time.sleep(2)  # it is told to brokers in the background
-
-
-def _ask(bootstrap: str, key: int, version: int, body: bytes) -> bytes:
-    host, port = bootstrap.split(",")[0].rsplit(":", 1)
-    request = struct.pack(">hhi", key, version, 1) + _text("raw") + body
-    with socket.create_connection((host, int(port)), PATIENCE_S) as broker:
-        broker.sendall(struct.pack(">i", len(request)) + request)
-        file = broker.makefile("rb")
-        (size,) = struct.unpack(">i", file.read(4))
-        return file.read(size)[4:]  # behind the request's number
 
 
 def _text(text: str) -> bytes:
