@@ -18,7 +18,9 @@ help:  ## List the commands
 
 setup: $(STAMP)  ## Create .venv with all development dependencies
 
-$(STAMP): pyproject.toml
+NATIVE := $(wildcard native/*.toml native/Cargo.lock native/src/*.rs)
+
+$(STAMP): pyproject.toml $(NATIVE)
 	@test -x $(BIN)/python || command -v $(PYTHON) >/dev/null || { \
 		echo "There is no '$(PYTHON)'. Name a Python >= 3.11: make setup PYTHON=python3.12" >&2; \
 		exit 1; }
@@ -35,6 +37,10 @@ $(STAMP): pyproject.toml
 	@# The dev broker needs Java and a way to Kafka's jars; wheels bring what the machine lacks.
 	@$(BIN)/python -c '$(FIND_JAVA)' 2>/dev/null && command -v mvn >/dev/null || { \
 		set -x; $(BIN)/python -m pip install --quiet -e '.[broker]'; }
+	@# The rows in Rust are optional; without cargo, or if it fails, those in Python are used.
+	@if command -v cargo >/dev/null; then $(BIN)/python -m pip install --quiet ./native || \
+		echo "headrace-native was not built. The rows in Python are used, which are slower."; fi
+	@$(BIN)/python -c 'from headrace.state.native import rows_in_use; print("Rows:", rows_in_use())'
 	@touch $(STAMP)
 
 # Most tests on the broker wait most of the time, so there is work for more processes than cores.

@@ -14,6 +14,7 @@ from typing import Final
 
 import click
 
+from headrace.state.native import rows_in_use
 from headrace.streams.cli.options import cli_errors, columns, show
 from headrace.streams.supervisor.exit_codes import TABLE
 
@@ -141,6 +142,8 @@ def _help_of(offered: EntryPoint) -> str:
 
 
 @click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="headrace")
+@click.version_option(
+    package_name="headrace", message=f"%(prog)s, version %(version)s, rows in {rows_in_use()}"
+)
 def main() -> None:
     """Headrace: stream processing on Kafka for Python."""

@@ -1,0 +1,14 @@
+//! Rows of Headrace's state stores in memory.
+//!
+//! Each class has a counterpart in Python, which is the reference: both give the same results for
+//! the same calls (`headrace.state.native`).
+
+use pyo3::prelude::*;
+
+mod value;
+
+#[pymodule]
+fn headrace_native(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    Ok(())
+}
