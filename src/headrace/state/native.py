@@ -2,6 +2,8 @@
 
 The distribution `headrace-native` (directory `native/`) has them. Their counterparts in Python are
 the reference, and they run where `headrace-native` is not installed or `HEADRACE_PURE=1` is set.
+Both give the same results, files and changelog records, so a worker can change from one to the
+other at any restart.
 """
 
 from __future__ import annotations
@@ -20,10 +22,10 @@ NATIVE_VERSION = "0.1.0"
 
 @cache
 def native_module() -> Any:
-    """Return the module `headrace_native` if it is to be used, else None.
+    """Return the module `headrace_native`, or None if the rows in Python are used.
 
     Raises:
-        ImportError: Another version of it is installed than this release works with.
+        ImportError: This release works with another version of `headrace-native`.
     """
     if os.environ.get(PURE_VARIABLE, "") not in ("", "0"):
         return None
@@ -34,13 +36,23 @@ def native_module() -> Any:
     if module.__version__ != NATIVE_VERSION:
         raise ImportError(
             f"headrace-native {module.__version__} is installed, but this release of headrace "
-            f"works with {NATIVE_VERSION}. Run pip install 'headrace[speed]', or set {PURE_VARIABLE}=1"
+            f"works with {NATIVE_VERSION}. Run pip install 'headrace[speed]', or set "
+            f"{PURE_VARIABLE}=1"
         )
     return module
 
 
+def rows_language() -> str:
+    """Return the language of the rows in use, as in the log and in the metrics.
+
+    >>> rows_language() in ("rust", "python")
+    True
+    """
+    return "python" if native_module() is None else "rust"
+
+
 def rows_in_use() -> str:
-    """Describe which rows are used, for people.
+    """Describe the rows in use, for people.
 
     >>> rows_in_use().split(" ")[0] in ("Rust", "Python")
     True
