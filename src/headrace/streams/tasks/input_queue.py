@@ -45,12 +45,16 @@ class InputQueue:
 
     def take_until(self, limit_ms: int, count: int) -> Sequence[ReceivedMessage]:
         """Remove the first record, and following records of the batch up to a time."""
-        times, start = self._first_times(), self.start
+        times, start = self.times or self._first_times(), self.start
         end, stop = start + 1, min(start + count, len(times))
         while end < stop and times[end] <= limit_ms:
             end += 1
         batch = self.batches[0][start:end]
-        self._advance(end - start)
+        self.size -= end - start
+        if end == len(times):
+            self._drop_first()
+        else:
+            self.start = end
         return batch
 
     def put_back(self, records: Sequence[ReceivedMessage]) -> None:
@@ -66,20 +70,22 @@ class InputQueue:
         return self.batches[0][self.start]
 
     def head_timestamp(self) -> int:
-        return self._first_times()[self.start]
+        return (self.times or self._first_times())[self.start]
 
     def _first_times(self) -> list[int]:
-        if not self.times:
-            self.times = [record.timestamp()[1] for record in self.batches[0]]
+        self.times = [record.timestamp()[1] for record in self.batches[0]]
         return self.times
 
     def _advance(self, count: int) -> None:
         self.start += count
         self.size -= count
         if self.start == len(self.batches[0]):
-            self.batches.popleft()
-            self.start = 0
-            self.times = []
+            self._drop_first()
+
+    def _drop_first(self) -> None:
+        self.batches.popleft()
+        self.start = 0
+        self.times = []
 
     def last_offset(self) -> int:
         return self.batches[-1][-1].offset()
@@ -101,37 +107,43 @@ def in_order(
     Records of an input keep their order; across inputs, the lowest head timestamp is first, then
     the lowest partition. `waiting` has at least two inputs, all with queued records.
     """
-    heads = sorted((queues[tp].head_timestamp(), tp) for tp in waiting)
+    first, *others = sorted((queues[tp].head_timestamp(), tp) for tp in waiting)
     while count > 0:
-        tp, (limit, other) = heads[0][1], heads[1]
+        tp, (limit, other) = first[1], others[0]
         queue = queues[tp]
         batch = queue.take_until(limit if tp < other else limit - 1, count)
         count -= len(batch)
         yield tp, batch
-        if not queue:
+        if not queue.size:
             return
-        heads[0] = (queue.head_timestamp(), tp)
-        heads.sort()
+        first = (queue.head_timestamp(), tp)
+        if first > others[0]:
+            first, others[0] = others[0], first
+            if len(others) > 1:
+                others.sort()
 
 
 class BatchCursor:
-    """Iteration over a batch that knows the number of its records so far, at no cost per record.
+    """Iterator over one batch after another, with the number of records so far.
 
-    The iterator of the batch must have an exact length hint, as those of lists have.
+    The number costs nothing per record. The iterator of a batch must have an exact length hint, as those
+    of lists have.
 
-    >>> cursor = BatchCursor(["a", "b", "c"])
-    >>> next(iter(cursor)), cursor.count
+    >>> cursor = BatchCursor()
+    >>> next(cursor.start(["a", "b", "c"])), cursor.count
     ('a', 1)
     """
 
     __slots__ = ("_iterator", "batch")
 
-    def __init__(self, batch: Sequence[ReceivedMessage]) -> None:
-        self.batch = batch
-        self._iterator = iter(batch)
+    batch: Sequence[ReceivedMessage]
+    _iterator: Iterator[ReceivedMessage]
 
-    def __iter__(self) -> Iterator[ReceivedMessage]:
-        return self._iterator
+    def start(self, batch: Sequence[ReceivedMessage]) -> Iterator[ReceivedMessage]:
+        """Return the iterator of the next batch."""
+        self.batch = batch
+        self._iterator = iterator = iter(batch)
+        return iterator
 
     @property
     def count(self) -> int:
