@@ -124,7 +124,7 @@ def in_order(
 
 
 class BatchCursor:
-    """Iterator over one batch after another, with the number of records so far.
+    """Iteration over successive batches that counts the records read.
 
     The number costs nothing per record. The iterator of a batch must have an exact length hint, as those
     of lists have.
