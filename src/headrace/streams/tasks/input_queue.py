@@ -126,8 +126,8 @@ def in_order(
 class BatchCursor:
     """Iteration over successive batches that counts the records read.
 
-    The number costs nothing per record. The iterator of a batch must have an exact length hint, as those
-    of lists have.
+    The number costs nothing per record. The iterator of a batch must have an exact length hint, as
+    those of lists have.
 
     >>> cursor = BatchCursor()
     >>> next(cursor.start(["a", "b", "c"])), cursor.count
