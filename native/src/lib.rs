@@ -5,10 +5,13 @@
 
 use pyo3::prelude::*;
 
+mod timed_rows;
+mod timed_table;
 mod value;
 
 #[pymodule]
 fn headrace_native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    module.add_class::<timed_rows::TimedRows>()?;
     Ok(())
 }

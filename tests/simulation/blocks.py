@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from tests.support.rows import rows_of_seed
+
 RunSeed = Callable[[int, Path | None], tuple[list[str], Mapping[tuple[str, str], int]]]
 
 
@@ -17,7 +19,8 @@ def run_each(
     faults: Counter[tuple[str, str]] = Counter()
     for seed in range(first, last):
         own = None if state_dir is None else state_dir / str(seed)
-        problems, counts = run_seed(seed, own)
+        with rows_of_seed(seed):
+            problems, counts = run_seed(seed, own)
         faults.update(counts)
         if problems:
             failed[seed] = problems

@@ -9,12 +9,15 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from headrace.state.buffer import ABSENT, Coding
+from headrace.state.buffers import make_buffer
 from headrace.state.codec import TIMESTAMP, decode_timestamped
 from headrace.state.layout import session_end
 from headrace.state.memory import MemoryTaskState
 from headrace.state.spec import StoreSpec
 from headrace.state.timed import TimedBuffer
 from tests.support.examples import examples
+
+pytestmark = pytest.mark.usefixtures("rows_of_stores")
 
 SPEC = StoreSpec("w", kind="memory", layout="session")
 TIMES = st.integers(0, 12)
@@ -116,7 +119,9 @@ def test_rows_are_found_by_time_until_they_expire(
 
 def opened(state: MemoryTaskState) -> TimedBuffer:
     coding = Coding(encode=lambda v: bytes([v]), decode=ord)
-    return TimedBuffer("w", state.store("w"), coding, layout=SPEC.rows)
+    buffer = make_buffer(SPEC, state.store("w"), coding)
+    assert isinstance(buffer, TimedBuffer)
+    return buffer
 
 
 def test_a_row_that_has_expired_is_not_read_though_it_is_on_disk() -> None:

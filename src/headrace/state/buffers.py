@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from headrace.state.buffer import Buffer, Coding
+from headrace.state.native import native_module
+from headrace.state.native_timed import NativeTimedBuffer
 from headrace.state.spec import StoreSpec
 from headrace.state.store import CommittedStore
 from headrace.state.timed import TimedBuffer
@@ -27,7 +29,10 @@ def make_buffer(spec: StoreSpec, committed: CommittedStore, coding: Coding) -> B
     if spec.layout == "versioned":
         return VersionedBuffer(spec.name, committed, coding)
     if spec.rows.time_of is not None:
-        return TimedBuffer(spec.name, committed, coding, layout=spec.rows)
+        native = native_module()
+        if native is None:
+            return TimedBuffer(spec.name, committed, coding, layout=spec.rows)
+        return NativeTimedBuffer(spec.name, committed, coding, layout=spec.rows, module=native)
     return Buffer(spec.name, committed, coding)
 
 

@@ -13,6 +13,8 @@ from sys import getsizeof
 
 TIMESTAMP = struct.Struct(">q")
 """Timestamp before a value: milliseconds since 1970, 8 bytes, big-endian."""
+KEPT = struct.Struct(">qI")
+"""Suffix of the key in a row of a window store: its time and its sequence number."""
 # Kafka's value for a record without a timestamp; the lowest legal timestamp.
 _NO_TIMESTAMP_MS = -1
 

@@ -11,31 +11,15 @@ from bisect import bisect_left, insort
 from collections.abc import Iterator, Sequence
 from heapq import merge
 from itertools import islice
-from typing import Any, Protocol
+from typing import Any
 
 from headrace.state.buffer import ABSENT, Buffer, Coding, Entry
-from headrace.state.codec import decode_timestamped, timestamped_rows
+from headrace.state.codec import KEPT, decode_timestamped, memory_of, timestamped_rows
 from headrace.state.layout import Layout, TimeIndexed, deletions_of, entry_time, row_key_of
 from headrace.state.store import CommittedStore, Delta
 
 EXPIRED_PER_COMMIT = 20_000
 """Maximum number of expired rows that a commit deletes from disk; the next commit continues."""
-
-
-class RowCache(Protocol):
-    """Alternative cache of rows that replaces `Buffer.clean`."""
-
-    count: int
-    """Number of cached rows, keys and evicted keys."""
-
-    def invalidate(self, row_key: bytes) -> None:
-        """Invalidate a row that was written without this cache."""
-
-    def row_bytes(self) -> int:
-        """Estimate the memory of a cached row, from some of the rows."""
-
-    def shrink(self, entries: int) -> None:
-        """Evict entries until at most `entries` remain."""
 
 
 class TimedBuffer(Buffer):
@@ -65,7 +49,7 @@ class TimedBuffer(Buffer):
         "_indexed",
         "_indexed_count",
         "_layout",
-        "_row_cache",
+        "_recent",
         "_time_of",
         "_times",
         "horizon",
@@ -76,7 +60,8 @@ class TimedBuffer(Buffer):
     ) -> None:
         assert layout.time_of is not None, name
         self._layout = layout
-        self._row_cache: RowCache | None = None
+        self._recent: RecentRows | None = None
+        """Set if the rows of keys are read by time; it replaces `clean`."""
         self._time_of = layout.time_of
         self._indexed = TimeIndexed(committed)
         self._fresh: dict[int, dict[bytes, None]] = {}
@@ -102,15 +87,63 @@ class TimedBuffer(Buffer):
         if time < self.horizon:
             return
         super().put(key, value, timestamp)
-        if self._row_cache is not None:
-            self._row_cache.invalidate(key)
+        if self._recent is not None:
+            self._recent.invalidate(key)
 
-    def put_unexpired(self, key: bytes, value: Any, timestamp: int) -> Any:
-        """Write an unexpired row; return its stored form, to add to the `RowCache`."""
+    def put_unexpired(self, key: bytes, value: Any, timestamp: int) -> None:
+        """Write an unexpired row of a store without reads of keys by time."""
         if value.__class__ not in self.exact:
             value = self._to_stored_form(value)
         self.dirty[key] = (value, timestamp)
+
+    def committed_row(self, key: bytes) -> Entry:
+        """Return a row that was not written since the last commit, in its stored form."""
+        return self.clean.get(key) or self.load(key)
+
+    # Rows of a key by time, for joins and sliding windows. From the first call on, these rows are
+    # cached in memory. All rows are of a window store, and unexpired.
+
+    def add(self, key: bytes, time: int, number: int, value: Any, timestamp: int) -> Any:
+        """Write a row, and return its stored form; None deletes the only row at a time.
+
+        Args:
+            key: The key without the times.
+            number: The sequence number.
+        """
+        if value.__class__ not in self.exact:
+            value = self._to_stored_form(value)
+        recent = self._recent or self._load_recent()
+        self.dirty[key + KEPT.pack(time, number)] = (value, timestamp)
+        if value is None:
+            recent.remove_last(key, time, 1)
+        else:
+            recent.add(key, time, number, timestamp, value)
         return value
+
+    def between(self, key: bytes, start_ms: int, end_ms: int) -> list[tuple[int, Any]]:
+        """Return timestamps and stored values of a key's rows by time, then by number.
+
+        Both bounds are inclusive.
+        """
+        rows = (self._recent or self._load_recent()).between(key, start_ms, end_ms)
+        return [(timestamp, value) for _, timestamp, value in rows] if rows else []
+
+    def latest_first(self, key: bytes, start_ms: int, end_ms: int) -> list[tuple[int, int, Any]]:
+        """Return time, timestamp and stored value of the rows of `between` in reverse order."""
+        return (self._recent or self._load_recent()).latest_first(key, start_ms, end_ms)
+
+    def remove_last(self, key: bytes, time: int, count: int) -> None:
+        """Delete up to `count` latest rows of a key at a time."""
+        recent = self._recent or self._load_recent()
+        for row_key in recent.remove_last(key, time, count):
+            self.dirty[row_key] = (None, time)
+
+    def _load_recent(self) -> RecentRows:
+        # Not before the first record: until then the store may be under restore.
+        self.clean.clear()
+        self._has_all_rows = False
+        self._recent = RecentRows(self)
+        return self._recent
 
     def drop_write(self, key: bytes) -> None:
         super().drop_write(key)
@@ -174,36 +207,35 @@ class TimedBuffer(Buffer):
         Returns:
             The row key of each row, its timestamp, and its value in stored form.
         """
-        rows: dict[bytes, tuple[int, Any]] = {}
+        rows = dict(self._committed_rows_of(key, start, end))
         low, high = key + start, key + end
-        for row_key, stored in self._indexed.scan(low, high):
-            # A longer key may have rows between those of this one.
-            if len(row_key) == len(low):
-                timestamp, data = decode_timestamped(stored)
-                rows[row_key] = timestamp, self._decode(data) if self.holds_objects else data
         for row_key in self._dirty_row_keys(key):
             if low <= row_key < high:
                 value, timestamp = self.dirty[row_key]
                 rows[row_key] = timestamp, value
         return [row for row in sorted(rows.items()) if row[1][1] is not None]
 
-    def use_cache(self, cache: RowCache) -> None:
-        """Cache committed rows in `cache` instead of `clean`."""
-        self._row_cache = cache
-        self.clean.clear()
-        self._has_all_rows = False
+    def _committed_rows_of(
+        self, key: bytes, start: bytes, end: bytes
+    ) -> Iterator[tuple[bytes, tuple[int, Any]]]:
+        low, high = key + start, key + end
+        for row_key, stored in self._indexed.scan(low, high):
+            # A longer key may have rows between those of this one.
+            if len(row_key) == len(low):
+                timestamp, data = decode_timestamped(stored)
+                yield row_key, (timestamp, self._decode(data) if self.holds_objects else data)
 
     def cached_bytes(self) -> int:
-        row_cache = self._row_cache
-        if row_cache is None:
+        recent = self._recent
+        if recent is None:
             return super().cached_bytes()
-        return self._estimated(row_cache.count, row_cache.row_bytes)
+        return self._estimated(recent.count, recent.row_bytes)
 
     def shrink_cache(self, limit_bytes: int) -> None:
-        if self._row_cache is None:
+        if self._recent is None:
             super().shrink_cache(limit_bytes)
         else:
-            self._row_cache.shrink(limit_bytes // self._sampled[1])
+            self._recent.shrink(limit_bytes // self._sampled[1])
 
     def latest(self) -> int | None:
         """Return an upper bound of all rows' times, or None without rows."""
@@ -300,7 +332,7 @@ class TimedBuffer(Buffer):
         return [row for row in rows if time_of(row[0]) >= swept_to] if swept_to > 0 else rows
 
     def committed(self) -> None:
-        if self._row_cache is None:
+        if self._recent is None:
             super().committed()
         else:
             self._count_changes()
@@ -323,3 +355,224 @@ class TimedBuffer(Buffer):
         if self._grouped_count:
             self._dirty_by_key.clear()
             self._grouped_count = 0
+
+
+# Rows of keys by time.
+
+
+_BITS = 32
+"""Bits of the sequence number in a sort key; the higher bits are the row's time."""
+
+_SWEEP_MIN = 1_000
+_SAMPLE = 16
+_ROW_BYTES = 145
+"""Measured memory of a row without its value: its tuple, two integers, and its place in a list."""
+
+_EVICTED_DIVISOR = 4
+"""`shrink` limits the floors of evicted keys to this fraction of the entries."""
+
+Row = tuple[int, int, Any]
+"""Sort key (time and sequence number of the row key), timestamp, and value in stored form."""
+
+_NO_ROWS: list[Row] = []
+
+
+class _KeyRows(list[Row]):
+    """Rows of a key in order: all rows that are not earlier than `floor`.
+
+    It is a single object per key, because a join may have as many keys as rows.
+    """
+
+    __slots__ = ("floor",)
+
+    floor: int
+
+    def index_of(self, sort_key: int) -> int:
+        return bisect_left(self, (sort_key,))
+
+    def insert_row(self, row: Row) -> None:
+        """Insert a row before the last row, or replace the row with the same sort key."""
+        index = self.index_of(row[0])
+        if self[index][0] == row[0]:
+            self[index] = row
+        else:
+            self.insert(index, row)
+
+
+class RecentRows:
+    """Cache of the latest rows of a window store by key and time, because most records need them.
+
+    They are the rows of a side of a stream-stream join, or the rows of sliding windows.
+
+    Hot path: each record reads here. A RocksDB cursor costs more than everything else that is done
+    for a record, and is created only for rows that are not in memory.
+
+    Each key has a floor: all of its rows from that time on are in memory. Earlier rows are read
+    from the store once, and then stay in memory. So a read returns the same rows as a scan of the
+    store, in the same order. Values have the buffer's stored form: a mutable object is decoded for
+    each read.
+
+    Evicting a key raises only its own floor. If the floors of evicted keys take too much memory,
+    the oldest are merged into the common floor, which applies to all other keys.
+
+    An abort discards these rows with the task; they are read from the store again.
+
+    Args:
+        buffer: The rows; it changes them here, too.
+    """
+
+    __slots__ = ("_buffer", "_evicted", "_floor", "_keys", "_sweep_count", "count")
+
+    def __init__(self, buffer: TimedBuffer) -> None:
+        self._buffer = buffer
+        self._keys: dict[bytes, _KeyRows] = {}
+        self._evicted: dict[bytes, int] = {}
+        """Floors of keys whose rows were evicted, in the order of the evictions."""
+        latest = buffer.latest()
+        self._floor = 0 if latest is None else latest + 1
+        """Common floor: that of the keys in neither `_keys` nor `_evicted`."""
+        self.count = 0
+        """Upper bound of the rows, keys and evicted keys in memory; exact after a sweep."""
+        self._sweep_count = _SWEEP_MIN
+
+    def add(self, key: bytes, time: int, sequence: int, timestamp: int, value: Any) -> None:
+        """Add a row in its stored form; `time` and `sequence` are the suffix of the row key."""
+        rows = self._keys.get(key)
+        if rows is None:
+            # Inline, because most records of a join have a new key.
+            floor = self._floor
+            if self._evicted:
+                floor = self._evicted.get(key, floor)
+            if time < floor:
+                return
+            rows = self._keys[key] = _KeyRows()
+            rows.floor = floor
+            if not self._evicted or self._evicted.pop(key, None) is None:
+                self.count += 1
+        elif time < rows.floor:
+            return
+        sort_key = time << _BITS | sequence
+        if not rows or sort_key > rows[-1][0]:
+            rows.append((sort_key, timestamp, value))
+        else:
+            rows.insert_row((sort_key, timestamp, value))
+        self.count += 1
+        if self.count >= self._sweep_count:
+            self._sweep()
+
+    def latest_first(self, key: bytes, start_ms: int, end_ms: int) -> list[tuple[int, int, Any]]:
+        """Return the rows of `between` in reverse order, each with its row-key timestamp first."""
+        rows = self.between(key, start_ms, end_ms)
+        return [
+            (sort_key >> _BITS, timestamp, value) for sort_key, timestamp, value in reversed(rows)
+        ]
+
+    def between(self, key: bytes, start_ms: int, end_ms: int) -> list[Row]:
+        """Return a key's rows by timestamp, then number; the list must not be changed.
+
+        Both bounds are inclusive; `start_ms` is not before the buffer's horizon.
+        """
+        rows = self._keys.get(key)
+        floor = self._floor if rows is None else rows.floor
+        if rows is None and self._evicted:
+            floor = self._evicted.get(key, floor)
+        if start_ms < floor:
+            rows = self._read(key, rows, start_ms)
+        if not rows:
+            return _NO_ROWS
+        end = end_ms + 1 << _BITS
+        if rows[0][0] >= start_ms << _BITS and rows[-1][0] < end:
+            return rows
+        low = rows.index_of(start_ms << _BITS)
+        return rows[low : bisect_left(rows, (end,), low)]
+
+    def remove_last(self, key: bytes, time: int, count: int) -> list[bytes]:
+        """Remove up to `count` latest rows at `time`; return their row keys."""
+        rows = self._keys.get(key)
+        if time < (self._floor_of(key) if rows is None else rows.floor):
+            rows = self._read(key, rows, time)
+        elif rows is None:
+            return []
+        high = rows.index_of(time + 1 << _BITS)
+        low = max(rows.index_of(time << _BITS), high - count)
+        removed = [
+            key + KEPT.pack(*divmod(sort_key, 1 << _BITS)) for sort_key, _, _ in rows[low:high]
+        ]
+        del rows[low:high]
+        return removed
+
+    def invalidate(self, row_key: bytes) -> None:
+        key = row_key[: -KEPT.size]
+        time: int = KEPT.unpack_from(row_key, len(key))[0]
+        rows = self._keys.pop(key, None)
+        if rows is None:
+            floor = self._evicted.get(key)
+            if floor is None:
+                floor = self._floor
+                self.count += 1
+            self._evicted[key] = max(floor, time + 1)
+        else:
+            self._evict(key, rows)
+            self._evicted[key] = max(self._evicted[key], time + 1)
+
+    def shrink(self, entries: int) -> None:
+        self._sweep()
+        if self.count <= entries:
+            return
+        for key in list(self._keys):
+            if self.count <= entries:
+                break
+            self._evict(key, self._keys.pop(key))
+        surplus = max(self.count - entries, len(self._evicted) - entries // _EVICTED_DIVISOR)
+        for key in list(islice(self._evicted, max(0, surplus))):
+            self._floor = max(self._floor, self._evicted.pop(key))
+            self.count -= 1
+
+    def row_bytes(self) -> int:
+        latest = islice(reversed(self._keys.values()), _SAMPLE)
+        values = [rows[-1][2] for rows in latest if rows]
+        row_count = self.count - len(self._keys) - len(self._evicted)
+        value_bytes = memory_of(values) * row_count // max(1, len(values) * self.count)
+        return _ROW_BYTES + value_bytes
+
+    def _floor_of(self, key: bytes) -> int:
+        """Return the floor of a key without rows in memory."""
+        return self._evicted.get(key, self._floor)
+
+    def _evict(self, key: bytes, rows: _KeyRows) -> None:
+        """Replace the rows of a key, which are no longer in `_keys`, by their floor."""
+        self.count -= len(rows)
+        self._evicted[key] = max(rows.floor, (rows[-1][0] >> _BITS) + 1) if rows else rows.floor
+
+    def _read(self, key: bytes, rows: _KeyRows | None, start_ms: int) -> _KeyRows:
+        before = self._floor_of(key) if rows is None else rows.floor
+        stored = []
+        for row_key, (timestamp, value) in self._buffer.rows_of(
+            key, KEPT.pack(start_ms, 0), KEPT.pack(before, 0)
+        ):
+            time, sequence = KEPT.unpack_from(row_key, len(key))
+            stored.append((time << _BITS | sequence, timestamp, value))
+        if rows is None:
+            rows = self._keys[key] = _KeyRows()
+            if self._evicted.pop(key, None) is None:
+                self.count += 1
+        rows.floor = start_ms
+        rows[:0] = stored
+        self.count += len(stored)
+        if self.count >= self._sweep_count:
+            self._sweep()
+        return rows
+
+    def _sweep(self) -> None:
+        horizon, keys = self._buffer.horizon, self._keys
+        expired = horizon << _BITS
+        for rows in [rows for rows in keys.values() if rows and rows[0][0] < expired]:
+            del rows[: rows.index_of(expired)]
+        for key in [key for key, floor in self._evicted.items() if floor <= horizon]:
+            del self._evicted[key]
+        # Keep empty keys while the common floor is above the horizon, to avoid reads of the store.
+        if self._floor <= horizon:
+            for key in [key for key, rows in keys.items() if not rows and rows.floor <= horizon]:
+                del keys[key]
+        self.count = len(keys) + sum(map(len, keys.values())) + len(self._evicted)
+        self._sweep_count = max(2 * self.count, _SWEEP_MIN)

@@ -15,7 +15,7 @@ import struct
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
-from headrace.state.codec import TIMESTAMP
+from headrace.state.codec import KEPT, TIMESTAMP
 from headrace.topology.serdes._list_of import ListSerde
 from headrace.topology.serdes._serde import Around, BytesSerde, Compound, Serde
 from headrace.topology.serdes.normalise import normalised
@@ -26,8 +26,6 @@ SEQUENCE = struct.Struct(">I")
 WAITING_PREFIX_BYTES = TIMESTAMP.size + 1
 """Position of the key in a waiting row's key, after the time and the side."""
 
-KEPT = struct.Struct(">qI")
-"""Suffix of the key in a row that a side stores: its time and its sequence number."""
 _LEFT = b"\x01"
 _RIGHT = b"\x00"
 

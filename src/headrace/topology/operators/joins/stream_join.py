@@ -28,9 +28,7 @@ from headrace.topology.errors import Arguments, EarlierRecordError
 from headrace.topology.operators.record_cache import Uncached
 from headrace.topology.operators.windows.emission import NEVER
 from headrace.topology.operators.windows.lateness import split_late
-from headrace.topology.operators.windows.recent_rows import RecentRows
 from headrace.topology.serdes.join_serdes import (
-    KEPT,
     SEQUENCE,
     WAITING_PREFIX_BYTES,
     KeptKeySerde,
@@ -86,7 +84,6 @@ class SideRows:
 
     __slots__ = (
         "_buffer",
-        "_recent",
         "_retention_ms",
         "_sequence",
         "_task",
@@ -105,7 +102,6 @@ class SideRows:
         task: TaskContext | None = None,
     ) -> None:
         self._buffer = buffer
-        self._recent: RecentRows | None = None
         self.encode = encode
         self._retention_ms = retention_ms
         self._time = time
@@ -146,9 +142,7 @@ class SideRows:
             number = sequence.value = sequence.value + 1
         else:
             number = self._next_sequence()
-        recent = self._recent or self._load_recent()
-        stored = self._buffer.put_unexpired(data + KEPT.pack(timestamp, number), value, timestamp)
-        recent.add(data, timestamp, number, timestamp, stored)
+        self._buffer.add(data, timestamp, number, value, timestamp)
         return True
 
     def advance(self, time: int) -> None:
@@ -169,25 +163,15 @@ class SideRows:
             return []
         encode = self.encode
         data = encode.data if key is encode.key else encode(key)
-        rows = (self._recent or self._load_recent()).between(data, start_ms, end_ms)
-        if not rows:
-            return []
-        if buffer.holds_objects:
-            return [(timestamp, value) for _, timestamp, value in rows]
+        rows = buffer.between(data, start_ms, end_ms)
+        if not rows or buffer.holds_objects:
+            return rows
         from_stored_form = buffer.from_stored_form
-        return [(timestamp, from_stored_form(value)) for _, timestamp, value in rows]
+        return [(timestamp, from_stored_form(value)) for timestamp, value in rows]
 
     def remove_last(self, key_bytes: bytes, timestamp: int, count: int) -> None:
-        if timestamp < self._buffer.horizon:
-            return
-        recent = self._recent or self._load_recent()
-        for row in recent.remove_last(key_bytes, timestamp, count):
-            self._buffer.put_unexpired(row, None, timestamp)
-
-    def _load_recent(self) -> RecentRows:
-        # Not before the first record: until then the store may be under restore.
-        self._recent = RecentRows(self._buffer)
-        return self._recent
+        if timestamp >= self._buffer.horizon:
+            self._buffer.remove_last(key_bytes, timestamp, count)
 
     def _next_sequence(self) -> int:
         last = self._sequence.value

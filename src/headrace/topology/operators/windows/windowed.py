@@ -31,7 +31,6 @@ from headrace.topology.graph.fold import Fold
 from headrace.topology.operators.record_cache import FoldedTable, RecordCache
 from headrace.topology.operators.windows.emission import NEVER, EmissionProgress, Emit
 from headrace.topology.operators.windows.lateness import split_late
-from headrace.topology.operators.windows.recent_rows import RecentRows
 from headrace.topology.serdes.normalise import normaliser
 from headrace.topology.serdes.windows_serde import UNLIMITED_MS, WindowStoreSerde
 from headrace.topology.windows import Window, Windowed
@@ -67,7 +66,7 @@ class WindowRows(RecordCache):
         "_immutable",
         "_keep",
         "_old_is_read",
-        "_recent",
+        "_reads_keys",
         "_row_key",
         "_size_ms",
         "_starts",
@@ -100,8 +99,8 @@ class WindowRows(RecordCache):
         self._decode = None if buffer.holds_objects else self._encoded.deserialize
         self._exact = buffer.exact
         self._keep = normaliser(self._encoded)
-        self._recent: RecentRows | None = None
-        """Set if all rows of a key are read; aligned windows read only single rows."""
+        self._reads_keys = False
+        """Whether all rows of a key are read; aligned windows read only single rows."""
         self._old_is_read = context.old_is_read
         self._dirty = buffer.dirty
         self._fold = fold.step
@@ -139,10 +138,7 @@ class WindowRows(RecordCache):
             entry = self._dirty.get(row_key)
         if entry is None:
             buffer = self.buffer
-            if start < buffer.horizon:
-                entry = ABSENT
-            else:
-                entry = buffer.clean.get(row_key) or buffer.load(row_key)
+            entry = ABSENT if start < buffer.horizon else buffer.committed_row(row_key)
         old, row_time = entry
         if old.__class__ is bytes and self._decode is not None:
             # A separate object for each user that could change it in place.
@@ -157,7 +153,13 @@ class WindowRows(RecordCache):
                 return
         elif row_time > timestamp:
             timestamp = row_time
-        if new.__class__ in self._exact:
+        if self._reads_keys:
+            stored = self.buffer.add(key_bytes, start, 0, new, timestamp)
+            if self._immutable:
+                new = stored
+            elif not (self._forwards_nothing or self._cached):
+                new = self._keep(new)
+        elif new.__class__ in self._exact:
             self._dirty[row_key] = (new, timestamp)  # as `put` does it, without the calls
         elif self._immutable:
             new = self._keep(new)
@@ -166,8 +168,6 @@ class WindowRows(RecordCache):
             self.buffer.put_unexpired(row_key, new, timestamp)
             if not (self._forwards_nothing or self._cached):
                 new = self._keep(new)
-        if self._recent is not None:
-            self._update_recent(key_bytes, start, row_key)
         self._changed(key, row_key, start, old, new, timestamp, headers)
 
     def fold_onto(
@@ -190,9 +190,7 @@ class WindowRows(RecordCache):
         if value is not None:
             row_key = key_bytes + (self._starts.get(start) or self._add_start(start))[0]
             value = self._keep(value)
-            self.buffer.put_unexpired(row_key, value, timestamp)
-            if self._recent is not None:
-                self._update_recent(key_bytes, start, row_key)
+            self.buffer.add(key_bytes, start, 0, value, timestamp)
             self._changed(key, row_key, start, None, value, timestamp, headers)
 
     def _changed(
@@ -231,17 +229,8 @@ class WindowRows(RecordCache):
 
         From the first call on, rows are also cached in memory.
         """
-        # Not before the first record: until then the store may be under restore.
-        recent = self._recent = self._recent or RecentRows(self.buffer)
-        return recent.latest_first(key_bytes, max(first, self.buffer.horizon), last)
-
-    def _update_recent(self, key_bytes: bytes, start: int, row_key: bytes) -> None:
-        assert self._recent is not None
-        value, timestamp = self._dirty[row_key]
-        if value is None:
-            self._recent.remove_last(key_bytes, start, 1)
-        else:
-            self._recent.add(key_bytes, start, 0, timestamp, value)
+        self._reads_keys = True
+        return self.buffer.latest_first(key_bytes, max(first, self.buffer.horizon), last)
 
     def emit(
         self, results: Receive, progress: EmissionProgress, last: int, budget: EmissionBudget
