@@ -5,6 +5,8 @@
 
 use pyo3::prelude::*;
 
+mod row_table;
+mod rows;
 mod timed_rows;
 mod timed_table;
 mod value;
@@ -13,5 +15,7 @@ mod value;
 fn headrace_native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_class::<timed_rows::TimedRows>()?;
+    module.add_class::<rows::Rows>()?;
+    module.add_function(wrap_pyfunction!(rows::timestamped_rows, module)?)?;
     Ok(())
 }

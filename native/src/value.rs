@@ -4,8 +4,10 @@ use pyo3::prelude::*;
 use pyo3::types::{PyFloat, PyInt};
 
 /// A value in its stored form.
+#[derive(Default)]
 pub enum Value {
     /// A row that was deleted or does not exist: `None` in Python.
+    #[default]
     Absent,
     Int(i64),
     Float(f64),

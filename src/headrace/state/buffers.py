@@ -7,6 +7,7 @@ from typing import Protocol
 
 from headrace.state.buffer import Buffer, Coding
 from headrace.state.native import native_module
+from headrace.state.native_buffer import NativeBuffer
 from headrace.state.native_timed import NativeTimedBuffer
 from headrace.state.spec import StoreSpec
 from headrace.state.store import CommittedStore
@@ -28,12 +29,23 @@ def make_buffer(spec: StoreSpec, committed: CommittedStore, coding: Coding) -> B
     """
     if spec.layout == "versioned":
         return VersionedBuffer(spec.name, committed, coding)
+    native = native_module()
     if spec.rows.time_of is not None:
-        native = native_module()
         if native is None:
             return TimedBuffer(spec.name, committed, coding, layout=spec.rows)
         return NativeTimedBuffer(spec.name, committed, coding, layout=spec.rows, module=native)
-    return Buffer(spec.name, committed, coding)
+    if native is None:
+        return Buffer(spec.name, committed, coding)
+    return NativeBuffer(spec.name, committed, coding, module=native)
+
+
+def has_native_rows() -> bool:
+    """Return whether `make_buffer` creates plain stores with their rows in Rust.
+
+    >>> has_native_rows() == (native_module() is not None)
+    True
+    """
+    return native_module() is not None
 
 
 class BoundedCache(Protocol):

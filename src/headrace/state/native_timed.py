@@ -64,7 +64,7 @@ class NativeTimedBuffer(TimedBuffer):
         if not self._is_floor_known:
             self._load_floor()
             return self.committed_row(key)
-        self.misses += 1
+        self._misses += 1
         stored = self._committed.get(key)
         entry = ABSENT
         if stored is not None:
@@ -147,7 +147,7 @@ class NativeTimedBuffer(TimedBuffer):
         return [*self._layout.local(rows, self._native.stored_keys()), *expired]
 
     def committed(self) -> None:
-        self._count_changes()
+        self._count_changes(len(self.dirty))
         self._native.committed(self.horizon)
         self._order.clear()
         self._clear_indexes()
@@ -166,7 +166,7 @@ class NativeTimedBuffer(TimedBuffer):
 
     def uncommitted_bytes(self, copies: int = 0) -> int:
         count = len(self.dirty)
-        latest = {key: self.dirty[key] for key in islice(reversed(self.dirty), _SAMPLE)}
+        latest = [(key, self.dirty[key][0]) for key in islice(reversed(self.dirty), _SAMPLE)]
         return count * self._sample_bytes(latest, copies) if count else 0
 
     def _entry_bytes(self) -> int:

@@ -93,7 +93,7 @@ class WrappedStore:
         """Yield row key, value and timestamp of a range, with the values when they are reached."""
         buffer = self.buffer
         for row_key, value, timestamp in buffer.scan(start, end, reverse=reverse):
-            if row_key in buffer.dirty:
+            if buffer.is_written(row_key):
                 value, timestamp = buffer.get(row_key)
                 if value is None:
                     continue
