@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import orjson
 
@@ -91,15 +91,6 @@ STORES = {
     "tiers": 2,
 }
 """The sub-topology of each store; each has a changelog."""
-
-LAYOUTS_OF: dict[str, Literal["window", "session"]] = {
-    "windows": "window",
-    "closed": "window",
-    "sessions": "session",
-    "paid-this-join-store": "window",
-    "paid-outer-other-join-store": "window",
-}
-"""How the rows of those stores lie on disk that are found by time."""
 
 WINDOW_MS, WINDOW_GRACE_MS = 2_000, 1_000
 CLOSED_MS, CLOSED_GRACE_MS = 3_000, 2_000

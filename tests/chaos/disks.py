@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 
 from headrace.state.codec import decode_timestamped
 from headrace.state.errors import StateError
 from headrace.state.rocks import RocksMemory, RocksTaskState
 from headrace.state.spec import StoreSpec
-from tests.chaos.application import LAYOUTS_OF, STORES, application_id
+from tests.chaos.application import STORES, application_id, build_topology
 from tests.chaos.history import StoreDump
 
 _TASK = re.compile(r"(\d+)_(\d+)(?:\.g(\d+))?")
@@ -52,7 +53,13 @@ def _read_task(path: Path, sub: int, partition: int) -> Iterator[StoreDump]:
 
 
 def _spec(store: str) -> StoreSpec:
-    return StoreSpec(store, layout=LAYOUTS_OF.get(store, "plain"))
+    return _specs()[store]
+
+
+@cache
+def _specs() -> Mapping[str, StoreSpec]:
+    subs = build_topology().sub_topologies
+    return {store.name: store.spec for sub in subs for store in sub.stores}
 
 
 def _read_store(state: RocksTaskState, name: str, partition: int, path: Path) -> StoreDump:

@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from headrace.state.rocks import RocksMemory
 from headrace.state.spec import StoreSpec
-from headrace.state.store import Position, TaskState
+from headrace.state.store import Position, RangeDelta, TaskState
 from headrace.state.task_state import open_task_state
 from tests.support.examples import examples
 
@@ -73,6 +73,16 @@ class Histories(RuleBasedStateMachine):
         self.state.write(deltas, places)
         self.apply(deltas)
         self.places.update(places)
+
+    @rule(name=st.sampled_from(NAMES), start=keys, end=keys, rows=delta)
+    def write_after_a_range_is_deleted(
+        self, name: str, start: bytes, end: bytes, rows: list[tuple[bytes, bytes | None]]
+    ) -> None:
+        start, end = min(start, end), max(start, end)
+        self.state.write({name: RangeDelta(start, end, rows)}, {})
+        for key in [key for key in self.rows[name] if start <= key < end]:
+            del self.rows[name][key]
+        self.apply({name: rows})
 
     @rule(
         slices=st.lists(st.dictionaries(st.sampled_from(NAMES), log), max_size=4),

@@ -9,10 +9,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from headrace.state.buffer import ABSENT, Coding
-from headrace.state.buffers import make_buffer
+from headrace.state.buffers import make_timed_buffer
 from headrace.state.codec import TIMESTAMP, decode_timestamped
-from headrace.state.layout import session_end
+from headrace.state.layout import Layout, session_end
 from headrace.state.memory import MemoryTaskState
+from headrace.state.segments import SegmentedLayout, layout_of
 from headrace.state.spec import StoreSpec
 from headrace.state.timed import TimedBuffer
 from tests.support.examples import examples
@@ -20,6 +21,13 @@ from tests.support.examples import examples
 pytestmark = pytest.mark.usefixtures("rows_of_stores")
 
 SPEC = StoreSpec("w", kind="memory", layout="session")
+SEGMENT_MS = 4
+LAYOUTS = {
+    "indexed": SPEC.rows,
+    "segments": layout_of("session", SEGMENT_MS),
+    "one segment": layout_of("session", 2**63),
+}
+BOTH = pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
 TIMES = st.integers(0, 12)
 ACTIONS = st.lists(
     st.one_of(
@@ -44,6 +52,7 @@ def commit(buffer: TimedBuffer, state: MemoryTaskState) -> None:
     buffer.committed()
 
 
+@BOTH
 @settings(max_examples=examples(400), deadline=None)
 # The second row is new to the index, and the first one of the same time is not.
 @example(
@@ -61,10 +70,10 @@ def commit(buffer: TimedBuffer, state: MemoryTaskState) -> None:
 )
 @given(actions=ACTIONS, start=TIMES, end=TIMES, looks=st.sampled_from([1, 4, 30]))
 def test_rows_are_found_by_time_until_they_expire(
-    actions: list[tuple[Any, ...]], start: int, end: int, looks: int
+    layout: Layout, actions: list[tuple[Any, ...]], start: int, end: int, looks: int
 ) -> None:
     state = MemoryTaskState([SPEC])
-    buffer = opened(state)
+    buffer = opened(state, layout)
     buffer.detect_empty_store()
     model: dict[bytes, tuple[int, int]] = {}
     horizon = 0
@@ -81,7 +90,7 @@ def test_rows_are_found_by_time_until_they_expire(
             list(buffer.scan())
         elif action[0] == "forget":
             key = row_key(*action[1:])
-            if key in buffer.dirty and SPEC.rows.view(state.store("w")).get(key) is None:
+            if key in buffer.dirty and layout.view(state.store("w")).get(key) is None:
                 buffer.drop_write(key)
                 model.pop(key, None)
         elif action[2] >= horizon:
@@ -91,10 +100,14 @@ def test_rows_are_found_by_time_until_they_expire(
             if action[0] == "put":
                 model[key] = (action[2], action[4])
         if action[0] == "commit":
-            stored = [key for key, _ in SPEC.rows.view(state.store("w")).scan()]
-            assert stored == sorted(model)
-            times = [(session_end(key), key) for key in model]
-            assert list(opened(state).by_time(0, 2**63)) == sorted(times)
+            stored = [key for key, _ in layout.view(state.store("w")).scan()]
+            assert stored == sorted(stored)
+            assert [key for key in stored if session_end(key) >= horizon] == sorted(model)
+            assert all(session_end(key) >= kept_from(layout, horizon) for key in stored)
+            times = [(session_end(key), key) for key in stored]
+            assert list(opened(state, layout).by_time(0, 2**63)) == sorted(times)
+            latest = layout.view(state.store("w")).latest()
+            assert latest == max((time for time, _ in times), default=None)
         written = [time for key in buffer.dirty if (time := session_end(key)) >= horizon]
         assert buffer.oldest_written() == min(written, default=None)
         if number % looks and number < len(actions):
@@ -104,6 +117,7 @@ def test_rows_are_found_by_time_until_they_expire(
         assert buffer.earliest() == min((time for time, _ in found), default=None)
         later = [time for time, _ in found if time >= start]
         assert buffer.earliest(start) == min(later, default=None)
+        assert buffer.last_time(start) == max(later, default=None)
         assert [(k, v) for k, v, _ in buffer.scan()] == sorted(
             (key, value) for key, (_, value) in model.items()
         )
@@ -115,18 +129,35 @@ def test_rows_are_found_by_time_until_they_expire(
             if session_end(row_key) >= horizon
         ]
         assert of_keys == [(row_key, value) for row_key, (_, value) in sorted(model.items())]
+        low, high = (TIMESTAMP.pack(time) for time in (start, end))
+        for key in (b"a", b"b"):
+            scanned = [(k, v) for k, v, _ in buffer.scan_key(key, low, high)]
+            assert scanned == [
+                (k, value)
+                for k, (time, value) in sorted(model.items())
+                if k[:1] == key and start <= time < end
+            ]
+            backward = buffer.scan_key(key, low, high, reverse=True)
+            assert [(k, v) for k, v, _ in backward] == scanned[::-1]
 
 
-def opened(state: MemoryTaskState) -> TimedBuffer:
+def kept_from(layout: Layout, horizon: int) -> int:
+    """Rows before this time are not on disk."""
+    segment_ms = layout.segment_ms if isinstance(layout, SegmentedLayout) else 1
+    return horizon - horizon % segment_ms
+
+
+def opened(state: MemoryTaskState, layout: Layout = SPEC.rows) -> TimedBuffer:
     coding = Coding(encode=lambda v: bytes([v]), decode=ord)
-    buffer = make_buffer(SPEC, state.store("w"), coding)
+    buffer = make_timed_buffer("w", state.store("w"), coding, layout)
     assert isinstance(buffer, TimedBuffer)
     return buffer
 
 
-def test_a_row_that_has_expired_is_not_read_though_it_is_on_disk() -> None:
+@BOTH
+def test_a_row_that_has_expired_is_not_read_though_it_is_on_disk(layout: Layout) -> None:
     state = MemoryTaskState([SPEC])
-    buffer = opened(state)
+    buffer = opened(state, layout)
     key = row_key(97, 5, 5)
     buffer.put(key, 1, 0)
     commit(buffer, state)

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from headrace.state.buffer import Buffer, Coding
+from headrace.state.layout import Layout
 from headrace.state.native import native_module
 from headrace.state.native_buffer import NativeBuffer
 from headrace.state.native_timed import NativeTimedBuffer
@@ -31,9 +32,7 @@ def make_buffer(spec: StoreSpec, committed: CommittedStore, coding: Coding) -> B
         return VersionedBuffer(spec.name, committed, coding)
     native = native_module()
     if spec.rows.time_of is not None:
-        if native is None:
-            return TimedBuffer(spec.name, committed, coding, layout=spec.rows)
-        return NativeTimedBuffer(spec.name, committed, coding, layout=spec.rows, module=native)
+        return make_timed_buffer(spec.name, committed, coding, spec.rows)
     if native is None:
         return Buffer(spec.name, committed, coding)
     return NativeBuffer(spec.name, committed, coding, module=native)
@@ -46,6 +45,15 @@ def has_native_rows() -> bool:
     True
     """
     return native_module() is not None
+
+
+def make_timed_buffer(
+    name: str, committed: CommittedStore, coding: Coding, layout: Layout
+) -> TimedBuffer:
+    native = native_module()
+    if native is None:
+        return TimedBuffer(name, committed, coding, layout=layout)
+    return NativeTimedBuffer(name, committed, coding, layout=layout, module=native)
 
 
 class BoundedCache(Protocol):

@@ -5,8 +5,10 @@
     session    key  end (8)  start (8)                    the same in the changelog
     versioned  see below                                  the key, several times
 
-The keys of window and session stores have Kafka Streams' format. On disk they are prefixed with a
-byte 0, and each row has an entry in an index by time: a byte 1, the time, the row's key.
+The keys of window and session stores have Kafka Streams' format. There are two formats on disk.
+With segments, a row's key is prefixed with the number of its segment (`headrace.state.segments`).
+With an index by time, it is prefixed with a byte 0, and each row has an entry in the index: a byte
+1, the time, the row's key.
 
 Versioned stores:
 
@@ -21,10 +23,10 @@ is a prefix of another, so all versions of a key are adjacent and sorted by time
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby, islice
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from headrace.state.codec import (
     TIMESTAMP,
@@ -68,6 +70,49 @@ def session_end(row_key: bytes) -> int:
     return end
 
 
+class Expired(NamedTuple):
+    """Deletion of expired rows on disk.
+
+    Args:
+        to_ms: time before which no row remains on disk after the deletion.
+        deletions: the deletions.
+        row_keys: the keys of the deleted rows; None if they are not known.
+    """
+
+    to_ms: int
+    deletions: Delta
+    row_keys: Sequence[bytes] | None
+
+
+class TimedRows(CommittedStore, Protocol):
+    """Committed rows of a window or session store, by row key."""
+
+    def scan_key(
+        self, key: bytes, start: bytes, end: bytes, *, reverse: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """Yield the rows of a key whose times are in a range, in the order of their times.
+
+        Args:
+            start: First encoded times of a row key, inclusive.
+            end: Last encoded times, exclusive.
+        """
+
+    def by_time(
+        self, start_ms: int, end_ms: int, begin: bytes = b""
+    ) -> Iterator[tuple[int, bytes]]:
+        """Yield time and key in order; `end_ms` is exclusive, `begin` is a key at `start_ms`."""
+
+    def latest(self) -> int | None:
+        """Return an upper bound of all times, or None without rows."""
+
+    def expired(self, start_ms: int, horizon_ms: int, most: int) -> Expired:
+        """Return the next deletion of rows with `start_ms` <= time < `horizon_ms`.
+
+        Args:
+            most: Maximum number of rows that are deleted one by one.
+        """
+
+
 class Layout(Protocol):
     """Conversion between the rows of a kind of store, its on-disk format and its changelog."""
 
@@ -97,7 +142,7 @@ class Layout(Protocol):
         """Yield changelog records from which `rows` restores the rows on disk."""
 
 
-def _records(rows: CommittedStore) -> Iterator[Change]:
+def records_of(rows: CommittedStore) -> Iterator[Change]:
     for key, row in rows.scan():
         timestamp, value = decode_timestamped(row)
         yield key, value, timestamp
@@ -118,7 +163,7 @@ class _Plain:
         return committed
 
     def changes(self, committed: CommittedStore) -> Iterator[Change]:
-        return _records(committed)
+        return records_of(committed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,30 +186,17 @@ class _TimedLayout:
     def rows(self, changes: Changes) -> Delta:
         return self.local(timestamped_rows(changes))
 
-    def view(self, committed: CommittedStore) -> CommittedStore:
-        return TimeIndexed(committed)
+    def view(self, committed: CommittedStore) -> TimedRows:
+        return TimeIndexed(committed, self.times_bytes)
 
     def changes(self, committed: CommittedStore) -> Iterator[Change]:
-        return _records(TimeIndexed(committed))
+        return records_of(self.view(committed))
 
 
-def entry_time(entry: bytes) -> int:
+def _entry_time(entry: bytes) -> int:
     """Return the time of an index entry, in milliseconds."""
     time: int = TIMESTAMP.unpack_from(entry, 1)[0]
     return time
-
-
-def deletions_of(entries: Iterable[bytes]) -> list[tuple[bytes, None]]:
-    """Return the deletions of rows and of their index entries."""
-    deleted: list[tuple[bytes, None]] = []
-    for entry in entries:
-        deleted.append((_ROW + row_key_of(entry), None))
-        deleted.append((entry, None))
-    return deleted
-
-
-def row_key_of(entry: bytes) -> bytes:
-    return entry[_INDEX_SIZE:]
 
 
 # Versions of rows.
@@ -321,15 +353,16 @@ class TimeIndexed:
     >>> state = MemoryTaskState([StoreSpec("w", kind="memory", layout="window")])
     >>> key = b"k" + TIMESTAMP.pack(5) + bytes(4)
     >>> state.write({"w": LAYOUTS["window"].local([(key, b"row")])}, {})
-    >>> rows = TimeIndexed(state.store("w"))
+    >>> rows = LAYOUTS["window"].view(state.store("w"))
     >>> rows.get(key), [(time, row_key == key) for time, row_key in rows.by_time(0, 6)]
     (b'row', [(5, True)])
     """
 
-    __slots__ = ("_committed",)
+    __slots__ = ("_committed", "_times_bytes")
 
-    def __init__(self, committed: CommittedStore) -> None:
+    def __init__(self, committed: CommittedStore, times_bytes: int) -> None:
         self._committed = committed
+        self._times_bytes = times_bytes
 
     def get(self, key: bytes) -> bytes | None:
         return self._committed.get(_ROW + key)
@@ -345,26 +378,38 @@ class TimeIndexed:
         for key, row in self._committed.scan(low, high, reverse=reverse):
             yield key[1:], row
 
+    def scan_key(
+        self, key: bytes, start: bytes, end: bytes, *, reverse: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
+        size = len(key) + self._times_bytes
+        # A longer key may have rows between those of this one.
+        rows = self.scan(key + start, key + end, reverse=reverse)
+        return (row for row in rows if len(row[0]) == size)
+
     def approximate_count(self) -> int:
         return self._committed.approximate_count() // 2
 
     def approximate_bytes(self) -> int:
         return self._committed.approximate_bytes()
 
-    def expired(self, start_ms: int, end_ms: int, most: int) -> list[bytes]:
-        """Return up to `most` index entries with `start_ms` <= time < `end_ms`, earliest first."""
-        low, high = (_INDEX + TIMESTAMP.pack(max(time, 0)) for time in (start_ms, end_ms))
-        return [key for key, _ in islice(self._committed.scan(low, high), most)]
+    def expired(self, start_ms: int, horizon_ms: int, most: int) -> Expired:
+        low, high = (_INDEX + TIMESTAMP.pack(max(time, 0)) for time in (start_ms, horizon_ms))
+        entries = [key for key, _ in islice(self._committed.scan(low, high), most)]
+        row_keys = [entry[_INDEX_SIZE:] for entry in entries]
+        deletions: list[tuple[bytes, bytes | None]] = []
+        for entry, row_key in zip(entries, row_keys, strict=True):
+            deletions += ((_ROW + row_key, None), (entry, None))
+        to_ms = _entry_time(entries[-1]) if len(entries) == most else horizon_ms
+        return Expired(to_ms, deletions, row_keys)
 
     def by_time(
         self, start_ms: int, end_ms: int, begin: bytes = b""
     ) -> Iterator[tuple[int, bytes]]:
-        """Yield time and key in order; `end_ms` is exclusive, `begin` is a key at `start_ms`."""
         low = _INDEX + TIMESTAMP.pack(max(start_ms, 0)) + begin
         high = _INDEX + TIMESTAMP.pack(end_ms) if end_ms < 2**63 else _AFTER
         for key, _ in self._committed.scan(low, high):
-            yield TIMESTAMP.unpack_from(key, 1)[0], row_key_of(key)
+            yield _entry_time(key), key[_INDEX_SIZE:]
 
     def latest(self) -> int | None:
         last = next(self._committed.scan(_INDEX, _AFTER, reverse=True), None)
-        return None if last is None else TIMESTAMP.unpack_from(last[0], 1)[0]
+        return None if last is None else _entry_time(last[0])

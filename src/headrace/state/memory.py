@@ -10,7 +10,7 @@ from itertools import islice
 
 from headrace.state.errors import UnknownStoreError
 from headrace.state.spec import StoreSpec
-from headrace.state.store import Delta, Position
+from headrace.state.store import Delta, Position, RangeDelta
 
 _SAMPLE = 16
 _RUN_KEYS = 16_384
@@ -95,6 +95,8 @@ class MemoryStore:
 
     def apply(self, delta: Delta) -> None:
         """Put and delete rows; it cannot fail halfway."""
+        if isinstance(delta, RangeDelta):
+            self._delete_range(delta.start, delta.end)
         rows, fresh, deleted = self._rows, self._fresh, self._deleted
         for key, value in delta:
             if value is None:
@@ -107,6 +109,13 @@ class MemoryStore:
                 else:
                     fresh.append(key)
             rows[key] = value
+
+    def _delete_range(self, start: bytes, end: bytes) -> None:
+        order = self._ordered()
+        low, high = _bounds(order, start, end)
+        for key in order[low:high]:
+            del self._rows[key]
+        del order[low:high]
 
     def clear(self) -> None:
         self._rows.clear()

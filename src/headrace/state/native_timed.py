@@ -18,7 +18,7 @@ from headrace.state.buffer import ABSENT, ATOMS, Coding, Entry
 from headrace.state.codec import KEPT, TIMESTAMP, decode_timestamped, memory_of, timestamped_rows
 from headrace.state.layout import Layout
 from headrace.state.store import CommittedStore, Delta
-from headrace.state.timed import TimedBuffer
+from headrace.state.timed import TimedBuffer, joined
 
 _SAMPLE = 16
 _ENTRY_BYTES = 80
@@ -76,7 +76,7 @@ class NativeTimedBuffer(TimedBuffer):
     def _load_floor(self) -> None:
         # Not before the first record: until then the store may be under restore.
         self._is_floor_known = True
-        latest = self._indexed.latest()
+        latest = self._committed.latest()
         self._native.lower_floor(0 if latest is None else latest + 1)
 
     # Rows of a key by time.
@@ -144,7 +144,7 @@ class NativeTimedBuffer(TimedBuffer):
     def local_rows(self, changes: list[tuple[bytes, bytes | None, int]]) -> Delta:
         expired = self.take_expired()
         rows = self.not_yet_swept(timestamped_rows(changes))
-        return [*self._layout.local(rows, self._native.stored_keys()), *expired]
+        return joined(self._layout.local(rows, self._native.stored_keys()), expired)
 
     def committed(self) -> None:
         self._count_changes(len(self.dirty))

@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
+from itertools import islice
 from operator import lt
 from pathlib import Path
 from typing import Any, NoReturn
@@ -50,10 +51,11 @@ from headrace.state.errors import (
     UnknownStoreError,
 )
 from headrace.state.file_list import OpenFileList, StoredFileList, open_file_list, require_readable
-from headrace.state.layout import LayoutName, write_layouts
+from headrace.state.layout import read_layout, write_layouts
 from headrace.state.log import get_logger
+from headrace.state.segments import layout_of, segment_ms_in
 from headrace.state.spec import StoreSpec
-from headrace.state.store import Delta, LastRecord, Position
+from headrace.state.store import Delta, LastRecord, Position, RangeDelta
 
 # Conversion of rocksdict's exceptions.
 
@@ -275,6 +277,7 @@ FORMAT_VERSION = 1
 _META = "default"
 _FORMAT_KEY = b"format"
 _POSITION_PREFIX = b"position/"
+_FAMILY_PREFIX = "store/"
 _FILES_KEY = b"files"
 _RESTORING_KEY = b"restoring"
 """Key that exists from the start of a bulk restore until positions are written after it."""
@@ -284,6 +287,8 @@ _CLOSE_FAILED = (
     "no action is needed: rows that the next opening cannot read are restored from the changelogs, "
     "except for stores without a changelog"
 )
+_CONVERTED_ROWS = 10_000
+"""Number of rows that are converted to another format at a time."""
 _WAL_BYTES = 32 << 20  # replayed after a crash in a fraction of a second
 
 
@@ -303,6 +308,9 @@ class RocksTaskState:
     def __init__(self, path: Path, specs: Iterable[StoreSpec], *, memory: RocksMemory) -> None:
         self._path = path
         self._memory = memory
+        self._specs = {spec.name: spec for spec in specs}
+        self._families: list[str] = []
+        """The column families of all stores, removed stores and other formats included."""
         self._columns: dict[str, Rdict] = {}
         self._handles: dict[str, ColumnFamily] = {}
         self._stores: dict[str, RocksStore] = {}
@@ -314,32 +322,32 @@ class RocksTaskState:
         self._is_bulk = False
         """Whether the files are open with `bulk_options`."""
         path.mkdir(parents=True, exist_ok=True)
-        layouts = {spec.name: spec.layout for spec in specs}
         with open_file_list(path) or nullcontext() as listed_files:
-            self._open(layouts, row_options)
+            self._open(row_options)
             try:
                 self._require_complete(listed_files)
-                self._read(layouts)
+                self._read()
+                self._convert_other_formats()
                 # RocksDB has created a new MANIFEST; store its length and checksum now.
                 self.write({}, {})
             except BaseException:
                 self.close()
                 raise
 
-    def _read(self, layouts: Mapping[str, LayoutName]) -> None:
+    def _read(self) -> None:
         with converted_errors():
             self._check_format()
-            write_layouts(self._db, layouts)
+            write_layouts(self._db, {s.disk_name: s.layout for s in self._specs.values()})
             self._is_marked = self._db.get(_RESTORING_KEY) is not None
-            for name in layouts:
+            for name, spec in self._specs.items():
                 self._stores[name] = RocksStore(self._columns[name])
-                self._positions[name] = read_position(self._db, name, self._path)
+                self._positions[name] = read_position(self._db, spec.disk_name, self._path)
 
-    def _open(self, names: Iterable[str], rows: Callable[[RocksMemory], Options]) -> None:
+    def _open(self, rows: Callable[[RocksMemory], Options]) -> None:
         with converted_errors():
-            self._db = self._opened(names, rows)
-            for name in names:
-                family = family_of(name)
+            self._db = self._opened(rows)
+            for name, spec in self._specs.items():
+                family = family_of(spec.disk_name)
                 self._columns[name] = self._db.get_column_family(family)
                 self._handles[name] = self._db.get_column_family_handle(family)
         self._open_list = open_file_list(self._path)
@@ -347,12 +355,11 @@ class RocksTaskState:
 
     def _reopen(self, rows: Callable[[RocksMemory], Options]) -> None:
         """Reopen the files with other memtables, because RocksDB cannot change them while open."""
-        names = list(self._stores)
         self._release_stores()
         self._close_open_list()
         with converted_errors():
             self._db.close()
-        self._open(names, rows)
+        self._open(rows)
         for name, store in self._stores.items():
             store.move(self._columns[name])
 
@@ -363,23 +370,84 @@ class RocksTaskState:
         self._columns.clear()
         self._handles.clear()
 
-    def _opened(self, names: Iterable[str], rows: Callable[[RocksMemory], Options]) -> Rdict:
+    def _opened(self, rows: Callable[[RocksMemory], Options]) -> Rdict:
         options = row_options(self._memory)
         options.create_if_missing(True)
         options.create_missing_column_families(True)
         options.set_max_background_jobs(2)
         options.set_max_total_wal_size(_WAL_BYTES)
         options.set_keep_log_file_num(2)
-        store_families = [family_of(name) for name in names]
+        store_families = [family_of(spec.disk_name) for spec in self._specs.values()]
         require_readable(self._path)
         exists = (self._path / "CURRENT").exists()
         existing = Rdict.list_cf(str(self._path), options) if exists else []
         families = dict.fromkeys([*store_families, *(f for f in existing if f != _META)])
+        self._families = list(families)
         return Rdict(
             str(self._path),
             options,
             column_families={family: rows(self._memory) for family in families},
         )
+
+    # Conversion of rows that another release, or another version of the application, has written in
+    # another format. The rows of only one format are used: those of the latest position. The other
+    # rows are deleted. A crash leaves the other position, so the next opening starts again.
+
+    def _convert_other_formats(self) -> None:
+        for spec in self._specs.values():
+            others = self._other_formats(spec)
+            latest: tuple[int, str] | None = None
+            for disk_name in others:
+                with converted_errors():
+                    position = read_position(self._db, disk_name, self._path)
+                    layout = read_layout(self._db, disk_name)
+                if position is not None and layout in (None, spec.layout):
+                    latest = max(latest or (-1, ""), (position.wall_ms, disk_name))
+            own = self._positions[spec.name]
+            if latest is not None and (own is None or own.wall_ms < latest[0]):
+                self._convert(spec, latest[1])
+            for disk_name in others:
+                self._delete_format(disk_name)
+
+    def _other_formats(self, spec: StoreSpec) -> list[str]:
+        """Return the names on disk of the other formats of a store."""
+        names = []
+        for family in self._families:
+            disk_name = family.removeprefix(_FAMILY_PREFIX)
+            if disk_name == spec.disk_name:
+                continue
+            with suppress(ValueError):  # another store
+                segment_ms_in(spec.name, disk_name)
+                names.append(disk_name)
+        return names
+
+    def _convert(self, spec: StoreSpec, disk_name: str) -> None:
+        with converted_errors():
+            position = read_position(self._db, disk_name, self._path)
+            rows = RocksStore(self._db.get_column_family(family_of(disk_name)))
+        assert position is not None, disk_name
+        _log.info("rows_converted", store=spec.name, path=str(self._path))
+        self.drop_store(spec.name)
+        options: Any = WriteOptions()
+        options.disable_wal = True
+        scan = layout_of(spec.layout, segment_ms_in(spec.name, disk_name)).view(rows).scan()
+        while batch := list(islice(scan, _CONVERTED_ROWS)):
+            with converted_errors():
+                self._db.write(self._batch({spec.name: spec.rows.local(batch)}, {}), options)
+        rows.close()
+        self._flush()
+        self.write({}, {spec.name: position})
+
+    def _delete_format(self, disk_name: str) -> None:
+        with converted_errors():
+            self._db.delete(_POSITION_PREFIX + disk_name.encode())
+            columns = self._db.get_column_family(family_of(disk_name))
+        rows = RocksStore(columns)
+        last = next(rows.scan(reverse=True), None)
+        rows.close()
+        if last is not None:
+            with converted_errors():
+                columns.delete_range(b"", last[0] + b"\0")
 
     def _require_complete(self, open_list: OpenFileList | None) -> None:
         with converted_errors():
@@ -494,7 +562,7 @@ class RocksTaskState:
         self._require_store(name)
         # Delete the position first: rows without a position are not used.
         with converted_errors():
-            self._db.delete(_POSITION_PREFIX + name.encode())
+            self._db.delete(_POSITION_PREFIX + self._specs[name].disk_name.encode())
         self._positions[name] = None
         self._empty(name)
 
@@ -522,6 +590,9 @@ class RocksTaskState:
         batch = WriteBatch(raw_mode=True)
         for name, delta in deltas.items():
             batch.set_default_column_family(self._handles[name])
+            if isinstance(delta, RangeDelta):
+                # rocksdict ignores the batch's default column family here.
+                batch.delete_range(delta.start, delta.end, self._handles[name])
             for key, value in delta:
                 if value is None:
                     del batch[key]
@@ -529,7 +600,7 @@ class RocksTaskState:
                     batch[key] = value
         batch.set_default_column_family(None)
         for name, p in positions.items():
-            batch[_POSITION_PREFIX + name.encode()] = _encoded(p)
+            batch[_POSITION_PREFIX + self._specs[name].disk_name.encode()] = _encoded(p)
         return batch
 
     def _empty(self, name: str) -> None:
@@ -544,7 +615,7 @@ class RocksTaskState:
 
     def _recreate(self, name: str) -> None:
         # Dropping the column family removes corrupt files, too.
-        family = family_of(name)
+        family = family_of(self._specs[name].disk_name)
         with converted_errors():
             # After a crash between the two calls, the next open creates the missing family.
             self._db.drop_column_family(family)
@@ -596,4 +667,4 @@ def _encoded(position: Position) -> bytes:
 
 def family_of(store: str) -> str:
     # RocksDB's own column family is named default, and a store may have that name.
-    return f"store/{store}"
+    return _FAMILY_PREFIX + store

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from headrace.state.layout import LAYOUTS, Layout, LayoutName
+from headrace.state.layout import Layout, LayoutName
+from headrace.state.segments import disk_name_of, layout_of, segment_ms_of
 
 StoreKind = Literal["rocksdb", "memory"]
 
@@ -26,7 +27,9 @@ class StoreSpec:
         logged: Whether a changelog topic backs the store.
         cached: Whether only the last change of each key is forwarded downstream, at the commit.
         topic_config: Settings of the changelog topic that override the defaults.
-        layout: Name of the rows' on-disk format, which also decides whether rows have a time index.
+        layout: Name of the rows' format, which also decides whether they have times.
+        segmented: Whether rows with times are stored on disk in segments instead of with an index
+            by time. Rows in memory have the index.
         retention_ms: How long rows are kept after their time, in stream time; None for ever.
 
     Raises:
@@ -48,11 +51,30 @@ class StoreSpec:
     topic_config: Mapping[str, str] = field(default_factory=dict, hash=False)
     layout: LayoutName = "plain"
     retention_ms: int | None = None
+    segmented: bool = False
+
+    @property
+    def segment_ms(self) -> int | None:
+        """Length of a segment in milliseconds; None for rows without segments."""
+        has_segments = self.segmented and self.kind == "rocksdb"
+        return segment_ms_of(self.retention_ms) if has_segments else None
 
     @property
     def rows(self) -> Layout:
-        """The layout with the name `layout`."""
-        return LAYOUTS[self.layout]
+        """The format of the rows on disk."""
+        return layout_of(self.layout, self.segment_ms)
+
+    @property
+    def disk_name(self) -> str:
+        """Name of the rows and of their position on disk, which differs for each format.
+
+        A release that does not support a format, and an application with another length of
+        segments, find no position under the name of their own format, so they restore the rows.
+
+        >>> StoreSpec("w", layout="window", retention_ms=600_000, segmented=True).disk_name
+        'w@300000'
+        """
+        return disk_name_of(self.name, self.segment_ms)
 
     def __post_init__(self) -> None:
         _check_name(self.name)

@@ -25,12 +25,29 @@ of its last seconds, in order and together: the changelog is replayed from the o
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, TypeAlias
 
 # Encoded rows by key, at most one entry per key; None deletes.
 Delta: TypeAlias = Sequence[tuple[bytes, bytes | None]]
+
+
+class RangeDelta(list[tuple[bytes, "bytes | None"]]):
+    """Delta that first deletes the keys from `start` to `end`, which is exclusive."""
+
+    __slots__ = ("end", "start")
+
+    def __init__(
+        self, start: bytes, end: bytes, rows: Iterable[tuple[bytes, bytes | None]] = ()
+    ) -> None:
+        super().__init__(rows)
+        self.start = start
+        self.end = end
+
+    def __bool__(self) -> bool:
+        return True
+
 
 NO_COMMIT = -1
 

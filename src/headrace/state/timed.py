@@ -1,8 +1,8 @@
 """Buffer of a store's uncommitted rows with a time index and expiry by time.
 
-Rows older than `horizon` are invisible to every reader, even while they are on disk. Each commit
-deletes a limited number of them from disk, found by the time index. In the changelog they are
-deleted by the topic's own retention. So an expired row costs no tombstone.
+Rows older than `horizon` are invisible to every reader, even while they are on disk. A commit
+deletes them from disk: a whole segment, or a limited number of rows that the time index finds. In
+the changelog they are deleted by the topic's own retention. So an expired row costs no tombstone.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Iterator, Sequence
 from heapq import merge
-from itertools import islice
-from typing import Any
+from itertools import chain, islice
+from typing import Any, cast
 
 from headrace.state.buffer import ABSENT, Buffer, Coding, Entry
 from headrace.state.codec import KEPT, decode_timestamped, memory_of, timestamped_rows
-from headrace.state.layout import Layout, TimeIndexed, deletions_of, entry_time, row_key_of
-from headrace.state.store import CommittedStore, Delta
+from headrace.state.layout import Layout, TimedRows
+from headrace.state.store import CommittedStore, Delta, RangeDelta
 
 EXPIRED_PER_COMMIT = 20_000
-"""Maximum number of expired rows that a commit deletes from disk; the next commit continues."""
+"""Maximum number of expired rows that a commit deletes one by one; the next commit continues."""
 
 
 class TimedBuffer(Buffer):
@@ -46,9 +46,9 @@ class TimedBuffer(Buffer):
         "_dirty_by_key",
         "_fresh",
         "_grouped_count",
-        "_indexed",
         "_indexed_count",
         "_layout",
+        "_on_disk",
         "_recent",
         "_time_of",
         "_times",
@@ -63,7 +63,8 @@ class TimedBuffer(Buffer):
         self._recent: RecentRows | None = None
         """Set if the rows of keys are read by time; it replaces `clean`."""
         self._time_of = layout.time_of
-        self._indexed = TimeIndexed(committed)
+        self._on_disk = committed
+        self._committed: TimedRows  # of the base class, with more methods
         self._fresh: dict[int, dict[bytes, None]] = {}
         """Keys of rows written since the last commit, by the row's time."""
         self._times: list[int] = []
@@ -77,7 +78,10 @@ class TimedBuffer(Buffer):
         self._deleted_to = 0
         self.horizon = 0
         """Time before which rows have expired, in milliseconds."""
-        super().__init__(name, self._indexed, coding)
+        super().__init__(name, self._view(), coding)
+
+    def _view(self) -> TimedRows:
+        return cast(TimedRows, self._layout.view(self._on_disk))
 
     def get(self, key: bytes) -> Entry:
         return ABSENT if self._time_of(key) < self.horizon else super().get(key)
@@ -197,6 +201,25 @@ class TimedBuffer(Buffer):
             if time_of(row[0]) >= self.horizon:
                 yield row
 
+    def scan_key(
+        self, key: bytes, start: bytes, end: bytes, *, reverse: bool = False
+    ) -> Iterator[tuple[bytes, Any, int]]:
+        """Yield the rows of a key whose times are in a range, in the order of their times.
+
+        Args:
+            start: First encoded times of a row key, inclusive.
+            end: Last encoded times, exclusive.
+        """
+        size = len(key) + self._layout.times_bytes
+        dirty_keys = [k for k in self._dirty_keys(key + start, key + end) if len(k) == size]
+        if reverse:
+            dirty_keys.reverse()
+        committed = self._committed.scan_key(key, start, end, reverse=reverse)
+        time_of = self._time_of
+        for row in self._merged(dirty_keys, committed, reverse):
+            if time_of(row[0]) >= self.horizon:
+                yield row
+
     def rows_of(self, key: bytes, start: bytes, end: bytes) -> list[tuple[bytes, tuple[int, Any]]]:
         """Return the rows of a key whose times are in a range, in order, expired rows included.
 
@@ -218,12 +241,9 @@ class TimedBuffer(Buffer):
     def _committed_rows_of(
         self, key: bytes, start: bytes, end: bytes
     ) -> Iterator[tuple[bytes, tuple[int, Any]]]:
-        low, high = key + start, key + end
-        for row_key, stored in self._indexed.scan(low, high):
-            # A longer key may have rows between those of this one.
-            if len(row_key) == len(low):
-                timestamp, data = decode_timestamped(stored)
-                yield row_key, (timestamp, self._decode(data) if self.holds_objects else data)
+        for row_key, stored in self._committed.scan_key(key, start, end):
+            timestamp, data = decode_timestamped(stored)
+            yield row_key, (timestamp, self._decode(data) if self.holds_objects else data)
 
     def cached_bytes(self) -> int:
         recent = self._recent
@@ -239,7 +259,7 @@ class TimedBuffer(Buffer):
 
     def latest(self) -> int | None:
         """Return an upper bound of all rows' times, or None without rows."""
-        on_disk = self._indexed.latest()
+        on_disk = self._committed.latest()
         written = max(map(self._time_of, self.dirty), default=None)
         return max((time for time in (on_disk, written) if time is not None), default=None)
 
@@ -259,7 +279,7 @@ class TimedBuffer(Buffer):
         if after:
             fresh = [entry for entry in fresh if entry > (start_ms, after)]
         begin = after + b"\x00" if after else b""
-        for entry in merge(fresh, self._indexed.by_time(start_ms, end_ms, begin)):
+        for entry in merge(fresh, self._committed.by_time(start_ms, end_ms, begin)):
             if entry == last:
                 continue
             last = entry
@@ -271,7 +291,7 @@ class TimedBuffer(Buffer):
         self._index_fresh()
         on_disk = (
             time
-            for time, key in self._indexed.by_time(start_ms, 2**63)
+            for time, key in self._committed.by_time(start_ms, 2**63)
             if not self._is_deleted(key)
         )
         fresh = (
@@ -281,6 +301,13 @@ class TimedBuffer(Buffer):
         )
         times = [time for time in (next(on_disk, None), next(fresh, None)) if time is not None]
         return min(times, default=None)
+
+    def last_time(self, start_ms: int) -> int | None:
+        """Return the latest time of the rows from a time on; this reads all rows."""
+        start_ms, time_of = max(start_ms, self.horizon), self._time_of
+        on_disk = (time_of(key) for key, _ in self._committed.scan() if key not in self.dirty)
+        written = (time_of(key) for key, (value, _) in self.dirty.items() if value is not None)
+        return max((time for time in chain(on_disk, written) if time >= start_ms), default=None)
 
     def _is_deleted(self, key: bytes) -> bool:
         written = self.dirty.get(key)
@@ -304,13 +331,15 @@ class TimedBuffer(Buffer):
         """Return the next deletions of expired rows on disk, and drop these rows from `clean`."""
         if self._deleted_to >= self.horizon:
             return []
-        entries = self._indexed.expired(self._deleted_to, self.horizon, EXPIRED_PER_COMMIT)
-        full = len(entries) == EXPIRED_PER_COMMIT
-        self._deleted_to = entry_time(entries[-1]) if full else self.horizon
+        expired = self._committed.expired(self._deleted_to, self.horizon, EXPIRED_PER_COMMIT)
+        self._deleted_to, time_of = expired.to_ms, self._time_of
+        row_keys = expired.row_keys
+        if row_keys is None:
+            row_keys = [key for key in self.clean if time_of(key) < expired.to_ms]
         if self.clean:
-            for entry in entries:
-                self.clean.pop(row_key_of(entry), None)
-        return deletions_of(entries)
+            for key in row_keys:
+                self.clean.pop(key, None)
+        return expired.deletions
 
     def local_rows(self, changes: list[tuple[bytes, bytes | None, int]]) -> Delta:
         expired = self.take_expired()
@@ -320,7 +349,7 @@ class TimedBuffer(Buffer):
         indexed = (
             {key for key, _ in rows if (cached(key) or ABSENT)[0] is not None} if self.clean else ()
         )
-        return [*self._layout.local(rows, indexed), *expired]
+        return joined(self._layout.local(rows, indexed), expired)
 
     def not_yet_swept(self, rows: Delta) -> Delta:
         """Return the rows at or after the time up to which expired rows are deleted.
@@ -346,6 +375,7 @@ class TimedBuffer(Buffer):
         self._clear_indexes()
 
     def _clear_indexes(self) -> None:
+        self._committed = self._view()
         self._fresh.clear()
         self._times.clear()
         self._indexed_count = 0
@@ -355,6 +385,14 @@ class TimedBuffer(Buffer):
         if self._grouped_count:
             self._dirty_by_key.clear()
             self._grouped_count = 0
+
+
+def joined(rows: Delta, expired: Delta) -> Delta:
+    """Return the changes of rows together with the deletions of expired rows."""
+    if isinstance(expired, RangeDelta):
+        expired.extend(rows)
+        return expired
+    return [*rows, *expired]
 
 
 # Rows of keys by time.

@@ -36,7 +36,7 @@ from headrace.streams.queries.query_queue import (
     Workers,
 )
 from headrace.streams.queries.replicas import ReplicaTracker, ReplicaTrackers
-from headrace.streams.queries.scan import Cursor, Scan, ScannedRow
+from headrace.streams.queries.scan import ORDER_MAX_MS, Cursor, Scan, ScannedRow, TimeOrder
 
 # Maximum age of rows: files that a task has left behind are not current.
 #
@@ -425,8 +425,16 @@ class CommittedRows:
     def _note(self, part: StorePartition, position: PartitionPosition) -> None:
         """Record a read: all rows have at least the first offset, and at most the last."""
         first = self.positions.setdefault(part.partition, position)
+        if position.offset < first.offset:
+            first = self.positions[part.partition] = replace(position, max_offset=first.max_offset)
         if position.max_offset > first.max_offset:
             self.positions[part.partition] = replace(first, max_offset=position.max_offset)
+
+    @property
+    def _order_max_ms(self) -> float:
+        """Maximum age of keys sorted by time that a page uses."""
+        limit_ms = None if self.age is None else self.age.most_ms
+        return ORDER_MAX_MS if limit_ms is None else min(ORDER_MAX_MS, limit_ms)
 
     def _position(
         self,
@@ -484,10 +492,15 @@ class CommittedRows:
         If `is_exact`, all rows of a piece are from the same moment.
         """
         left: Scan | None = scan
+        order = TimeOrder() if part.replica is None else part.replica.time_order(self.store.family)
         while left is not None:
             for _ in range(_MOVED_MAX):
                 with self.read(part) as access:
-                    steps, last = left.piece(self._view(access.rows), part.partition)
+                    order.drop_before(self.host.now_ms() - self._order_max_ms)
+                    steps, last = left.piece(self._view(access.rows), part.partition, order)
+                    if left.times is not None and access.position is not None:
+                        access.position = order.position(access.position, self.host.now_ms())
+                        self._note(part, access.position)
                 rows = access.rows
                 if not (is_exact and isinstance(rows, WorkerRows) and rows.has_moved):
                     break

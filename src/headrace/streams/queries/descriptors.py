@@ -26,7 +26,7 @@ class StoreDescriptor:
     """Description of a store, with everything that is needed to read it.
 
     Args:
-        family: its column family in RocksDB.
+        family: its name on disk, or in memory.
         sub_topology: the sub-topology that owns it; None for a global table.
         key: the serde of row keys; in a window or session store the serde of windowed keys.
         in_memory: whether its rows are only in the memory of workers.
@@ -77,11 +77,11 @@ def _of_tasks(plans: Sequence[SubPlan], config: StreamsConfig) -> Iterator[Store
         sub = plan.program.sub_topology
         stores = sub.stores
         is_fed = all(s.internal and not chosen.intersection(s.topics) for s in sub.sources)
-        on_disk = tuple(store.name for store in stores if store.spec.kind == "rocksdb")
+        on_disk = tuple(store.spec.disk_name for store in stores if store.spec.kind == "rocksdb")
         for store in stores:
             yield StoreDescriptor(
                 store.name,
-                store.name,
+                store.spec.disk_name,
                 KINDS[store.spec.layout],
                 plan.id,
                 store.key or config.default_key_serde,

@@ -360,10 +360,9 @@ class WindowReader(_TimedReader[K, V]):
         return self.rows(scan, limit)
 
     def of_key(self, key: bytes, start: int, end: int) -> Scan:
-        size = len(key) + TIMESTAMP.size + _SEQUENCE_BYTES
         low = key + TIMESTAMP.pack(max(start, 0))
         high = key + TIMESTAMP.pack(min(end, LAST_MS)) + b"\xff" * (_SEQUENCE_BYTES + 1)
-        return Scan(low, high, keep=lambda row_key: len(row_key) == size)
+        return Scan(low, high, key=key)
 
 
 class SessionReader(_TimedReader[K, V]):
@@ -396,15 +395,15 @@ class SessionReader(_TimedReader[K, V]):
         return self.rows(self.of_times(*bounds), limit)
 
     def of_key(self, key: bytes, start: int, end: int) -> Scan:
-        size = len(key) + 2 * TIMESTAMP.size
         low = key + TIMESTAMP.pack(max(start, 0))
         high = key + b"\xff" * (2 * TIMESTAMP.size + 1)
 
         def keep(row_key: bytes) -> bool:
             begun = len(row_key) - TIMESTAMP.size
-            return len(row_key) == size and TIMESTAMP.unpack_from(row_key, begun)[0] <= end
+            started: int = TIMESTAMP.unpack_from(row_key, begun)[0]
+            return started <= end
 
-        return Scan(low, high, keep=keep)
+        return Scan(low, high, keep=keep, key=key)
 
 
 class VersionedReader(KeyValueReader[K, V]):

@@ -21,6 +21,7 @@ from headrace.state.secondary import RocksSecondary, global_files, held_locks, l
 from headrace.state.store import NO_COMMIT, CommittedStore, Position
 from headrace.streams.queries.descriptors import KINDS, Kind
 from headrace.streams.queries.errors import NotReadableError, UnfinishedError
+from headrace.streams.queries.scan import TimeOrder
 
 UPDATE_EVERY_S = 0.02
 """Minimum time between two updates in seconds, which adds to the age of the rows. It is longer if
@@ -61,6 +62,7 @@ class ReplicaTracker:
         self._secondary: RocksSecondary | None = None
         self._updated_s = self._update_at_s = float("-inf")
         self._reached: dict[str, Position] = {}
+        self._time_orders: dict[str, TimeOrder] = {}
         self._is_over = False
         self.used_s = monotonic_s()
 
@@ -91,6 +93,10 @@ class ReplicaTracker:
             except (StateError, UnknownStoreError) as error:
                 self._close()
                 raise NotReadableError(f"its files cannot be read: {error}") from error
+
+    def time_order(self, family: str) -> TimeOrder:
+        """Return the keys of a store by time, for `Scan.piece` during `read`."""
+        return self._time_orders.setdefault(family, TimeOrder())
 
     def _require_reached(self, family: str, position: Position) -> None:
         """Raise if rows are older than rows read before, because they are being restored."""

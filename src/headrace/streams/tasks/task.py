@@ -624,8 +624,13 @@ class Task:
             yield from self._buffers[store].scan(start, end)
             return
         decode = self.spec.value_serdes[store].deserialize
-        rows = self.spec.layout(store).view(self.state.store(store))
-        yield from committed_rows(rows, decode, start, end)
+        layout, buffer = self.spec.layout(store), self._buffers[store]
+        # Expired rows may still be on disk.
+        horizon = buffer.horizon if isinstance(buffer, TimedBuffer) else 0
+        rows = layout.view(self.state.store(store))
+        for row in committed_rows(rows, decode, start, end):
+            if layout.time_of is None or layout.time_of(row[0]) >= horizon:
+                yield row
 
     def buffer(self, store: str) -> Buffer:
         return self._buffers[store]

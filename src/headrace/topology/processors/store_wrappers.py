@@ -91,8 +91,12 @@ class WrappedStore:
         self, start: bytes | None, end: bytes | None, *, reverse: bool
     ) -> Iterator[tuple[bytes, Any, int]]:
         """Yield row key, value and timestamp of a range, with the values when they are reached."""
+        return self.current(self.buffer.scan(start, end, reverse=reverse))
+
+    def current(self, rows: Iterable[tuple[bytes, Any, int]]) -> Iterator[tuple[bytes, Any, int]]:
+        """Yield scanned rows with the values when they are reached."""
         buffer = self.buffer
-        for row_key, value, timestamp in buffer.scan(start, end, reverse=reverse):
+        for row_key, value, timestamp in rows:
             if buffer.is_written(row_key):
                 value, timestamp = buffer.get(row_key)
                 if value is None:

@@ -79,12 +79,10 @@ class _TimedStore(Generic[K]):
         """Yield the rows of a key between two times; rows of longer keys are skipped."""
         if low > high:
             return
-        start = key + TIMESTAMP.pack(max(low, 0))
-        end = key + TIMESTAMP.pack(min(high, _LAST_MS)) + b"\xff" * (tail + 1)
-        size = len(key) + TIMESTAMP.size + tail
-        for row in self._rows.scan(start, end, reverse=backward):
-            if len(row[0]) == size:
-                yield row
+        start = TIMESTAMP.pack(max(low, 0))
+        end = TIMESTAMP.pack(min(high, _LAST_MS)) + b"\xff" * (tail + 1)
+        rows = self._buffer.scan_key(key, start, end, reverse=backward)
+        yield from self._rows.current(rows)
 
     def _of_keys(
         self, low: bytes | None, high: bytes | None, start: int, end: int, *, backward: bool

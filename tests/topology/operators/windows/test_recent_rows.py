@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from headrace.state import timed
 from headrace.state.buffer import Buffer, Coding
-from headrace.state.buffers import bound_caches, make_buffer
+from headrace.state.buffers import bound_caches, make_timed_buffer
 from headrace.state.codec import KEPT
 from headrace.state.memory import MemoryTaskState
+from headrace.state.segments import layout_of
 from headrace.state.spec import StoreSpec
 from headrace.state.store import Position
 from headrace.state.timed import RecentRows, TimedBuffer
@@ -39,6 +40,7 @@ class Side:
     """One side of a join, its task ended and begun anew at will."""
 
     hold: Hold
+    segment_ms: int | None = None
     state: MemoryTaskState = field(init=False)
     committed_numbers: tuple[int, int] = (-1, -1)
 
@@ -52,9 +54,8 @@ class Side:
         coding = Coding(
             encode=serdes.json.serialize, decode=serdes.json.deserialize, stored_form=self.hold
         )
-        buffer = make_buffer(self.spec, self.state.store("s"), coding)
-        assert isinstance(buffer, TimedBuffer)
-        self.buffer = buffer
+        layout = layout_of("window", self.segment_ms)
+        self.buffer = make_timed_buffer("s", self.state.store("s"), coding, layout)
         self.buffer.detect_empty_store()
         self.numbers = [Number(number) for number in self.committed_numbers]
         self.rows = SideRows(self.buffer, KeyEncoder(str.encode), RETENTION_MS, *self.numbers)
@@ -94,6 +95,7 @@ STEPS = st.lists(st.one_of(ADDS, ADDS, ADDS, READS, READS, REMOVALS, WRITES, TAS
 
 
 @pytest.mark.parametrize("hold", ["objects", "bytes"])
+@pytest.mark.parametrize("segment_ms", [None, 4])
 @given(entries=st.sampled_from([0, 1, 3, 8, 1000]), steps=STEPS, numbers=st.booleans())
 # The rows of a key are evicted, and one of it comes again before it is read.
 @example(
@@ -113,9 +115,9 @@ STEPS = st.lists(st.one_of(ADDS, ADDS, ADDS, READS, READS, REMOVALS, WRITES, TAS
 @example(entries=8, steps=[*[("add", "a", 9)] * 3, ("remove", "a", 9, 2)], numbers=True)
 @settings(max_examples=examples(100), deadline=None)
 def test_reads_find_what_a_scan_finds(
-    hold: Hold, entries: int, steps: list[Any], numbers: bool
+    hold: Hold, segment_ms: int | None, entries: int, steps: list[Any], numbers: bool
 ) -> None:
-    side = Side(hold)
+    side = Side(hold, segment_ms)
     if numbers:  # they begin anew: what comes later stands before what came at the same time
         side.committed_numbers = (-1, 2**31 - 3)
         side.begin()

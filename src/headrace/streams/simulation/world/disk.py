@@ -18,7 +18,7 @@ from typing import Protocol
 from headrace.state.errors import StateError, StoreCorruptedError
 from headrace.state.memory import MemoryTaskState
 from headrace.state.spec import StoreSpec
-from headrace.state.store import CommittedStore, Delta, Position, TaskState
+from headrace.state.store import CommittedStore, Delta, Position, RangeDelta, TaskState
 from headrace.streams.plan.plan import TaskId
 from headrace.streams.simulation.world.faults import Faults, crash
 from headrace.streams.simulation.world.kernel import SECOND
@@ -52,10 +52,17 @@ class MemoryFiles:
     chance: Callable[[float], bool]
     rows: dict[str, dict[bytes, bytes]] = field(default_factory=dict)
     positions: dict[str, Position] = field(default_factory=dict)
+    formats: dict[str, str] = field(default_factory=dict)
+    """The name on disk of each store, which differs for each format."""
 
     def open(self, specs: Sequence[StoreSpec]) -> TaskState:
         for spec in specs:
             if spec.kind == "memory":
+                self.rows.pop(spec.name, None)
+                self.positions.pop(spec.name, None)
+            if self.formats.setdefault(spec.name, spec.disk_name) != spec.disk_name:
+                # Rows in another format are restored here; RocksDB converts them.
+                self.formats[spec.name] = spec.disk_name
                 self.rows.pop(spec.name, None)
                 self.positions.pop(spec.name, None)
         return _DurableState(self, specs)
@@ -69,7 +76,7 @@ class MemoryFiles:
 
     def copy(self) -> MemoryFiles:
         rows = {name: dict(own) for name, own in self.rows.items()}
-        return MemoryFiles(self.chance, rows, dict(self.positions))
+        return MemoryFiles(self.chance, rows, dict(self.positions), dict(self.formats))
 
 
 class _DurableState(MemoryTaskState):
@@ -89,6 +96,10 @@ class _DurableState(MemoryTaskState):
         """Write with the log, which is durable immediately."""
         super().write(deltas, positions)
         for name, delta in deltas.items():
+            if isinstance(delta, RangeDelta):
+                for rows in (self._files.rows.get(name, {}), self._unflushed.get(name, {})):
+                    for key in [key for key in rows if delta.start <= key < delta.end]:
+                        del rows[key]
             for key, value in delta:
                 self._unflushed.get(name, {}).pop(key, None)
                 self._keep(name, key, value)

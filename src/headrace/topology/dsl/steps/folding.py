@@ -99,8 +99,11 @@ def windowed_fold(
     emit: Emit = "on_window_update",
 ) -> tuple[AlignedFold | SlidingFold, StoreSpec]:
     rows = options.timed_spec(store, "window", least_ms=_least_ms(windows))
+    # Rows that are emitted when their windows close are read in the order of time.
     if emit == "on_window_close":
         rows = replace(rows, cached=False)
+    else:
+        rows = replace(rows, segmented=True)
     return _fold(windows, fold, store, rows.retention_ms, emit), rows
 
 

@@ -145,7 +145,7 @@ def add_stream_join(left: Edge, right: Edge, join: StreamJoin) -> Edge:
     keep_ms = windows.before_ms + windows.after_ms + windows.grace_ms
     stores = {
         name: Store(
-            join.store.log_spec(name, least_ms=keep_ms),
+            replace(join.store.log_spec(name, least_ms=keep_ms), segmented=True),
             KeptKeySerde(key),
             value,
         )

@@ -243,16 +243,12 @@ class Sessions(RecordCache, Operator):
         return [s for s in open_sessions if s[0] >= earliest and s[1] <= latest]
 
     def _load_sessions(self, key_bytes: bytes) -> list[_Session]:
-        start = key_bytes + TIMESTAMP.pack(max(self._closed_before, 0))
-        # A higher bound would include the rows of all longer keys with this prefix.
-        end = key_bytes + TIMESTAMP.pack(max(self._time.value + 1, _FAR_FUTURE_MS))
-        size = len(key_bytes)  # the range also has rows of longer keys with this prefix
-        rows = (row_key for row_key, _, _ in self._rows.scan(start, end))
-        return [
-            (*_BOUNDS.unpack_from(row_key, size), row_key)
-            for row_key in rows
-            if len(row_key) == size + _BOUNDS.size
-        ]
+        start = TIMESTAMP.pack(max(self._closed_before, 0))
+        # A higher bound would read the rows of all longer keys with this prefix.
+        end = TIMESTAMP.pack(max(self._time.value + 1, _FAR_FUTURE_MS))
+        rows = self._rows.scan_key(key_bytes, start, end)
+        size = len(key_bytes)
+        return [(*_BOUNDS.unpack_from(row_key, size), row_key) for row_key, _, _ in rows]
 
     # -- time ----------------------------------------------------------------------------------
 
@@ -298,8 +294,8 @@ class Sessions(RecordCache, Operator):
 
     def close_idle(self) -> None:
         first = max(self._closed_before, 0)
-        last = max((end for end, _ in self._rows.by_time(first, 2**63)), default=-1)
-        if last >= 0:
+        last = self._rows.last_time(first)
+        if last is not None:
             self._time.value = max(self._time.value, last + self._closing_ms + 1)
             self._advance()
 

@@ -337,8 +337,8 @@ class WindowedOperator(Operator):
         if self._keep_ms is None:
             return  # an unlimited window is never closed
         first = max(self._closed_to + 1, 0)
-        last = max((start for start, _ in self._rows.buffer.by_time(first, NEVER - 1)), default=-1)
-        if last >= 0:
+        last = self._rows.buffer.last_time(first)
+        if last is not None:
             self._pass_time(max(self._now, last + self._closes_after_ms))
 
     def is_due(self, time: int, /) -> bool:
