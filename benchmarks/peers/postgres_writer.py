@@ -1,8 +1,8 @@
-"""Rows into PostgreSQL, by an application and by a loop that was written by hand for it.
+"""Writers of rows into PostgreSQL: a Headrace application, and a hand-written consumer.
 
-The loop does what the application promises: it reads committed records, and writes rows and the
-place up to which it has read in one transaction, which fails where another one has moved the place.
-Both run until SIGTERM.
+The consumer has the guarantee of the application: it reads committed records, and writes rows and
+the next position in one transaction, which fails if another process has changed the position. Both
+run until SIGTERM.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def run_application(
     keyed: bool,
     direct: bool,
 ) -> None:
-    """The application: one step, which may read the source itself."""
+    """Run the application: one sink, with an internal topic before it unless it is direct."""
     key: dict[str, Any] = {"key": "id"} if keyed else {}
     row = None if keyed else _row
     sink = PostgresSink(database, "rows", COLUMNS, row=row, create=True, **key)
@@ -67,8 +67,8 @@ def _row(key: Any, value: Any) -> dict[str, Any]:
     return {"id": key, **value}
 
 
-def run_loop(bootstrap: str, run: str, source: str, database: str, *, keyed: bool) -> None:
-    """The loop."""
+def run_consumer(bootstrap: str, run: str, source: str, database: str, *, keyed: bool) -> None:
+    """Run the hand-written consumer."""
     connection = psycopg.connect(database, autocommit=True)
     connection.execute(_POSITIONS)
     connection.execute(
@@ -84,30 +84,32 @@ def run_loop(bootstrap: str, run: str, source: str, database: str, *, keyed: boo
         }
     )
     partitions = consumer.list_topics(source, TIMEOUT_S).topics[source].partitions
-    at = dict.fromkeys(partitions, 0)
-    for partition in at:
+    positions = dict.fromkeys(partitions, 0)
+    for partition in positions:
         connection.execute(
             "INSERT INTO headrace_positions VALUES (%s, %s, %s, 0) ON CONFLICT DO NOTHING",
             (run, source, partition),
         )
-    consumer.assign([TopicPartition(source, partition, 0) for partition in at])
+    consumer.assign([TopicPartition(source, partition, 0) for partition in positions])
     while True:
         rows: dict[int, list[Any]] = {}
         for message in consumer.consume(BATCH, COMMIT_MS / 1000):
             if message.error() is None:
                 rows.setdefault(message.partition() or 0, []).append(message)
         for partition, messages in rows.items():
-            behind = messages[-1].offset() + 1
+            next_position = messages[-1].offset() + 1
             with connection.transaction(), connection.cursor() as cursor:
                 cursor.execute(
                     "UPDATE headrace_positions SET next = %s WHERE name = %s AND source = %s "
                     "AND partition = %s AND next = %s",
-                    (behind, run, source, partition, at[partition]),
+                    (next_position, run, source, partition, positions[partition]),
                 )
                 if cursor.rowcount != 1:
-                    raise RuntimeError(f"partition {partition} is somebody else's")
+                    raise RuntimeError(
+                        f"the position of partition {partition} was changed by another process"
+                    )
                 _write(cursor, messages, keyed=keyed)
-            at[partition] = behind
+            positions[partition] = next_position
 
 
 def _write(cursor: Any, messages: Sequence[Any], *, keyed: bool) -> None:
@@ -134,10 +136,10 @@ def _write(cursor: Any, messages: Sequence[Any], *, keyed: bool) -> None:
 def main(
     peer: str, bootstrap: str, run: str, source: str, database: str, state: str, *, keyed: bool
 ) -> None:
-    """Run one of them."""
+    """Run one peer until SIGTERM."""
     with suppress(KeyboardInterrupt):
         if peer == "by-hand":
-            run_loop(bootstrap, run, source, database, keyed=keyed)
+            run_consumer(bootstrap, run, source, database, keyed=keyed)
             return
         direct = peer == "direct"
         run_application(bootstrap, run, source, database, state, keyed=keyed, direct=direct)
