@@ -1,8 +1,8 @@
-"""How many rows can be asked for in a second, and how long one takes: in process and over HTTP.
+"""Rate and latency of queries, in the process and over HTTP: ``python -m benchmarks.queries``.
 
-Four tasks with made-up counts; a process writes a commit to each all the time, as workers do,
-unless ``--quiet``. ``python -m benchmarks.queries`` prints gets a second in batches, and the times
-of single ones.
+Four tasks have generated counts. Another process writes commits to them all the time, as a worker
+does, unless ``--quiet`` is set. The output has gets per second, and the median and the 99th
+percentile of a call, for batches of keys and for single keys.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ def _application(state_dir: Path) -> KafkaStreams:
     builder = StreamsBuilder()
     words = builder.stream("words", key=serdes.string, value=serdes.string)
     words.group_by_key().count(store="counts").to_stream().to("counted")
-    settings = {"application.id": "asked", "bootstrap.servers": "nowhere:1"}
+    settings = {"application.id": "queried", "bootstrap.servers": "nowhere:1"}
     return KafkaStreams(builder.build(), {**settings, "state.dir": str(state_dir)})
 
 
-def _opened(base: Path) -> list[RocksTaskState]:
+def _open_states(base: Path) -> list[RocksTaskState]:
     memory = RocksMemory(block_cache_bytes=64 << 20, write_buffer_bytes=64 << 20)
-    paths = [base / "asked" / "tasks" / f"0_{n}" / "rocksdb" for n in range(TASKS)]
+    paths = [base / "queried" / "tasks" / f"0_{n}" / "rocksdb" for n in range(TASKS)]
     return [RocksTaskState(path, [StoreSpec("counts")], memory=memory) for path in paths]
 
 
@@ -59,8 +59,8 @@ def _write(states: Sequence[RocksTaskState], numbers: range, count: int) -> None
 
 
 def _keep_writing(base: Path, keys: int) -> None:
-    states = _opened(base)
-    print("writes", flush=True)
+    states = _open_states(base)
+    print("ready", flush=True)
     count = 1
     while True:
         count += 1
@@ -69,15 +69,15 @@ def _keep_writing(base: Path, keys: int) -> None:
         time.sleep(0.02)
 
 
-def _timed(ask: Callable[[], object], seconds: float) -> list[float]:
+def _timed(query: Callable[[], object], seconds: float) -> list[float]:
     took, end_s = [], time.perf_counter() + seconds
     while (begin_s := time.perf_counter()) < end_s:
-        ask()
+        query()
         took.append(time.perf_counter() - begin_s)
     return took
 
 
-def _said(name: str, took: list[float], rows: int) -> None:
+def _print(name: str, took: list[float], rows: int) -> None:
     took.sort()
     p50, p99 = statistics.median(took), took[len(took) * 99 // 100]
     print(
@@ -87,17 +87,17 @@ def _said(name: str, took: list[float], rows: int) -> None:
 
 
 @click.command()
-@click.option("--keys", default=200_000, show_default=True)
-@click.option("--seconds", default=5.0, show_default=True, help="For each figure.")
-@click.option("--quiet", is_flag=True, help="Nothing is written meanwhile.")
+@click.option("--keys", default=200_000, show_default=True, help="Number of keys.")
+@click.option("--seconds", default=5.0, show_default=True, help="Duration of each figure in s.")
+@click.option("--quiet", is_flag=True, help="No concurrent commits.")
 @click.option("--write-to", type=click.Path(path_type=Path), hidden=True)
 def main(keys: int, seconds: float, quiet: bool, write_to: Path | None) -> None:
-    """Measure queries."""
+    """Measure queries of one host."""
     if write_to is not None:
         _keep_writing(write_to, keys)
     with tempfile.TemporaryDirectory() as name:
         base = Path(name)
-        states = _opened(base)
+        states = _open_states(base)
         _write(states, range(keys), 1)
         for state in states:
             state.close()
@@ -129,27 +129,29 @@ def _measure(base: Path, keys: int, seconds: float) -> None:
     ):
         counts = queries.store("counts")
         assert None not in counts.get_many(batch())
-        _said("in process, batches", _timed(lambda: counts.get_many(batch()), seconds), BATCH)
-        _said("in process, single", _timed(lambda: counts.get(some_key()), seconds), 1)
+        _print("in process, batches", _timed(lambda: counts.get_many(batch()), seconds), BATCH)
+        _print("in process, single", _timed(lambda: counts.get(some_key()), seconds), 1)
         address = server.url.removeprefix("http://")
 
-        kept = http.client.HTTPConnection(address)
+        persistent = http.client.HTTPConnection(address)
 
-        def ask(method: str, path: str, body: str | None = None, *, anew: bool = False) -> None:
-            connection = http.client.HTTPConnection(address) if anew else kept
+        def query(
+            method: str, path: str, body: str | None = None, *, reconnect: bool = False
+        ) -> None:
+            connection = http.client.HTTPConnection(address) if reconnect else persistent
             connection.request(method, f"/api/stores/counts/{path}", body)
             answer = connection.getresponse()
             assert answer.status == 200, answer.read()
             answer.read()
-            if anew:
+            if reconnect:
                 connection.close()
 
-        many = _timed(lambda: ask("POST", "get", json.dumps({"keys": batch()})), seconds)
-        _said("HTTP, batches", many, BATCH)
-        _said("HTTP, single", _timed(lambda: ask("GET", some_key()), seconds), 1)
-        anew = _timed(lambda: ask("GET", some_key(), anew=True), seconds)
-        _said("HTTP, each connects", anew, 1)
-        kept.close()
+        many = _timed(lambda: query("POST", "get", json.dumps({"keys": batch()})), seconds)
+        _print("HTTP, batches", many, BATCH)
+        _print("HTTP, single", _timed(lambda: query("GET", some_key()), seconds), 1)
+        connecting = _timed(lambda: query("GET", some_key(), reconnect=True), seconds)
+        _print("HTTP, new connections", connecting, 1)
+        persistent.close()
 
 
 if __name__ == "__main__":
