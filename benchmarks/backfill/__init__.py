@@ -1,1 +1,1 @@
-"""Backfills beside Spark SQL, and their hand-over beside a loop."""
+"""Backfills compared with Spark SQL, and their handover with a hand-written producer."""

@@ -1,8 +1,8 @@
-"""Backfills beside Spark SQL, and the hand-over beside a loop: ``python -m benchmarks.backfill``.
+"""Backfills compared with Spark SQL, and the handover with a hand-written producer.
 
-Both sides read the same topic with the same reader, in one session, in turns; the first turn is not
-counted. What they compute is compared, and so is what is handed over; a difference ends the
-benchmark with exit code 1. Ratios are taken within a pair.
+``python -m benchmarks.backfill`` runs both sides in turns, in one Spark session, on the same topic
+with the same reader. The first pair warms the JVM, and does not count. Results and state must be
+equal; otherwise the exit code is 1. It prints median seconds of both sides, and ratios of pairs.
 """
 
 from __future__ import annotations
@@ -16,12 +16,11 @@ from random import Random
 from typing import Any
 
 import click
-from confluent_kafka import Consumer, Producer
-from confluent_kafka import TopicPartition as Place
+from confluent_kafka import Consumer, Producer, TopicPartition
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.backfill.jobs import JOBS, Job, sentence, table_topology
+from benchmarks.backfill.jobs import JOBS, BackfillJob, sentence, table_topology
 from benchmarks.measure.cluster import Cluster, open_cluster
 from headrace import serdes
 from headrace.spark_bridge import backfill, local_session
@@ -29,12 +28,12 @@ from headrace.spark_bridge.stages import compute
 
 START_MS = 1_700_000_000_000
 PARTITIONS = 4
-HAND_OVER = "hand-over of keys"
+HANDOVER = "handover of keys"
 Row = tuple[bytes | None, bytes]
 
 
 def settings_of(bootstrap: str, source: str) -> dict[str, object]:
-    """An application of its own, whose topics are deleted with the source."""
+    """Return settings of a new application, whose topics are deleted with the source."""
     return {
         "application.id": f"{source}-{secrets.token_hex(4)}",
         "bootstrap.servers": bootstrap,
@@ -43,7 +42,7 @@ def settings_of(bootstrap: str, source: str) -> dict[str, object]:
 
 
 def fill(bootstrap: str, topic: str, rows: Iterator[Row]) -> None:
-    """Write rows to the partitions in turn, each a millisecond later: one order for both sides."""
+    """Write rows to the partitions in turns, 1 ms apart, so that both sides have one order."""
     producer = Producer(
         {"bootstrap.servers": bootstrap, "linger.ms": 20, "compression.type": "lz4"}
     )
@@ -66,8 +65,10 @@ def timed(work: Callable[[], Any]) -> tuple[float, Any]:
     return time.perf_counter() - begun, found
 
 
-def by_bridge(spark: Any, bootstrap: str, job: Job, topic: str) -> tuple[float, dict[str, int]]:
-    """Compute the stages, without a hand-over."""
+def run_backfill(
+    spark: Any, bootstrap: str, job: BackfillJob, topic: str
+) -> tuple[float, dict[str, int]]:
+    """Compute the stages without a handover; return the seconds and the state."""
     computed = compute(
         job.topology(topic),
         settings_of(bootstrap, topic),
@@ -87,7 +88,10 @@ def by_bridge(spark: Any, bootstrap: str, job: Job, topic: str) -> tuple[float, 
     return seconds, found
 
 
-def by_sql(spark: Any, bootstrap: str, job: Job, topic: str) -> tuple[float, dict[str, int]]:
+def run_sql(
+    spark: Any, bootstrap: str, job: BackfillJob, topic: str
+) -> tuple[float, dict[str, int]]:
+    """Run the SQL query; return the seconds and the result."""
     options = {"topic": topic, "bootstrap.servers": bootstrap, "compacted": "false"}
     rows = spark.read.format("changelog").options(**options).load()
     frame = spark.sql(job.sql.format(rows="{rows}"), rows=rows)
@@ -98,8 +102,8 @@ def by_sql(spark: Any, bootstrap: str, job: Job, topic: str) -> tuple[float, dic
     return seconds, found
 
 
-def by_hand(bootstrap: str, topic: str, rows: list[Row], source: str) -> float:
-    """What writes the same records and offsets in one transaction and does nothing else."""
+def write_transaction(bootstrap: str, topic: str, rows: list[Row], source: str) -> float:
+    """Write the records and offsets of a handover in one transaction; return the seconds."""
     producer = Producer(
         {
             "bootstrap.servers": bootstrap,
@@ -124,7 +128,7 @@ def by_hand(bootstrap: str, topic: str, rows: list[Row], source: str) -> float:
                     producer.poll(0.1)
                     continue
                 break
-        ends = [Place(source, p, len(rows) // PARTITIONS) for p in range(PARTITIONS)]
+        ends = [TopicPartition(source, p, len(rows) // PARTITIONS) for p in range(PARTITIONS)]
         producer.send_offsets_to_transaction(ends, group.consumer_group_metadata(), 60)
         producer.commit_transaction(120)
 
@@ -133,10 +137,10 @@ def by_hand(bootstrap: str, topic: str, rows: list[Row], source: str) -> float:
     return seconds
 
 
-def hand_over(
-    spark: Any, cluster: Cluster, keys: int, pairs: int, say: Console
+def compare_handover(
+    spark: Any, cluster: Cluster, keys: int, pairs: int, console: Console
 ) -> list[list[float]]:
-    """Seconds of the hand-over and of the loop, pair by pair."""
+    """Return the seconds of the handover and of the hand-written producer in each pair."""
     name = f"bench-backfill-keys-{secrets.token_hex(3)}"
     cluster.create(name, partitions=PARTITIONS, config={"retention.ms": "-1"})
     rows: list[Row] = [(f"key-{n}".encode(), f"value-{n}".encode()) for n in range(keys)]
@@ -149,20 +153,25 @@ def hand_over(
         )
         changelog = f"{settings['application.id']}-result-changelog"
         if cluster.read(changelog).last != dict(rows):
-            raise SystemExit("the state that was handed over is not that of the input")
-        topic = f"{name}-{pair}-hand"
+            raise SystemExit("the state after the handover differs from the input")
+        topic = f"{name}-{pair}-producer"
         cluster.create(topic, partitions=PARTITIONS, config={"retention.ms": "-1"})
-        hand = by_hand(cluster.bootstrap, topic, rows, name)
-        say.print(f"  hand-over: {report.handover.seconds:.2f} s, by hand {hand:.2f} s")
-        found.append([report.handover.seconds, hand])
+        producer_s = write_transaction(cluster.bootstrap, topic, rows, name)
+        console.print(f"  handover {report.handover.seconds:.2f} s, producer {producer_s:.2f} s")
+        found.append([report.handover.seconds, producer_s])
     cluster.delete(name)
     return found[1:]
 
 
 def compare(
-    spark: Any, cluster: Cluster, jobs: Sequence[Job], sentences: int, pairs: int, say: Console
+    spark: Any,
+    cluster: Cluster,
+    jobs: Sequence[BackfillJob],
+    sentences: int,
+    pairs: int,
+    console: Console,
 ) -> dict[str, Any]:
-    """Seconds of each job by the bridge and by SQL, pair by pair."""
+    """Return the seconds of the backfill and of the SQL query of each job in each pair."""
     topic = f"bench-backfill-lines-{secrets.token_hex(3)}"
     cluster.create(topic, partitions=PARTITIONS, config={"retention.ms": "-1"})
     random = Random(7)
@@ -171,28 +180,28 @@ def compare(
     found: dict[str, list[list[float]]] = {job.name: [] for job in jobs}
     for pair in range(pairs + 1):
         for job in jobs:
-            bridge, mine = by_bridge(spark, cluster.bootstrap, job, topic)
-            sql, wanted = by_sql(spark, cluster.bootstrap, job, topic)
-            if mine != wanted:
+            backfill_s, state = run_backfill(spark, cluster.bootstrap, job, topic)
+            sql_s, expected = run_sql(spark, cluster.bootstrap, job, topic)
+            if state != expected:
                 raise SystemExit(f"{job.name}: the results differ")
-            say.print(f"  {job.name}: {bridge:.2f} s, SQL {sql:.2f} s")
+            console.print(f"  {job.name}: backfill {backfill_s:.2f} s, SQL {sql_s:.2f} s")
             if pair:
-                found[job.name].append([bridge, sql])
+                found[job.name].append([backfill_s, sql_s])
     cluster.delete(topic)
     return found
 
 
 def table_of(results: dict[str, list[list[float]]]) -> Table:
-    table = Table(title="seconds, median over the pairs; ratio within the pairs")
-    for title in ("what", "bridge", "beside it", "ratio", "range"):
-        table.add_column(title, justify="left" if title == "what" else "right")
+    table = Table(title="median seconds, and ratios within the pairs")
+    for title in ("job", "backfill", "compared", "ratio", "range"):
+        table.add_column(title, justify="left" if title == "job" else "right")
     for name, pairs in results.items():
-        ratios = [bridge / other for bridge, other in pairs]
-        mine, others = zip(*pairs, strict=True)
+        ratios = [own / other for own, other in pairs]
+        own_s, other_s = zip(*pairs, strict=True)
         table.add_row(
             name,
-            f"{statistics.median(mine):.2f}",
-            f"{statistics.median(others):.2f}",
+            f"{statistics.median(own_s):.2f}",
+            f"{statistics.median(other_s):.2f}",
             f"{statistics.median(ratios):.2f}",
             f"{min(ratios):.2f}-{max(ratios):.2f}",
         )
@@ -201,23 +210,25 @@ def table_of(results: dict[str, list[list[float]]]) -> Table:
 
 @click.command()
 @click.option("--bootstrap", help="Cluster to run on; a temporary broker by default.")
-@click.option("--sentences", default=1_000_000, show_default=True, help="Of eight words.")
-@click.option("--keys", default=1_000_000, show_default=True, help="To hand over.")
-@click.option("--pairs", default=5, show_default=True, help="Counted, after one that is not.")
-@click.option("--only", default="", help="What to measure: a part of its name in the table.")
+@click.option("--sentences", default=1_000_000, show_default=True, help="Sentences of eight words.")
+@click.option("--keys", default=1_000_000, show_default=True, help="Keys of the handover.")
+@click.option("--pairs", default=5, show_default=True, help="Measured pairs, after a warm-up.")
+@click.option("--only", default="", help="Part of the name of a job.")
 def main(bootstrap: str | None, sentences: int, keys: int, pairs: int, only: str) -> None:
-    """Compare backfills with Spark SQL, and the hand-over with a loop by hand."""
-    say = Console()
+    """Compare backfills with Spark SQL, and the handover with a hand-written producer."""
+    console = Console()
     jobs = [job for job in JOBS if only in job.name]
     with (
         open_cluster(bootstrap) as cluster,
         local_session(config={"spark.driver.memory": "2g"}) as spark,
     ):
-        results = compare(spark, cluster, jobs, sentences, pairs, say) if jobs else {}
-        if only in HAND_OVER:
-            results[HAND_OVER] = hand_over(spark, cluster, keys, pairs, say)
-    say.print(table_of(results))
-    say.print(f"{sentences:,} sentences, {keys:,} keys, {os.cpu_count()} cores shared with Kafka")
+        results = compare(spark, cluster, jobs, sentences, pairs, console) if jobs else {}
+        if only in HANDOVER:
+            results[HANDOVER] = compare_handover(spark, cluster, keys, pairs, console)
+    console.print(table_of(results))
+    console.print(
+        f"{sentences:,} sentences, {keys:,} keys, {os.cpu_count()} cores shared with Kafka"
+    )
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""What `benchmarks.backfill` computes, twice: as topologies, and in Spark's own SQL.
+"""Jobs of `benchmarks.backfill`, as topologies and as queries in Spark SQL.
 
-Sentences are a number and eight words. The count does not depend on their order, the fold does.
+Sentences are a number and eight words. The count does not depend on their order, the hash does.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import Any
 
 from headrace import StreamsBuilder, Topology, serdes
 
-WORDS_EACH = 8
+WORDS_PER_SENTENCE = 8
 MODULUS = 2_147_483_647
 
 
 def sentence(number: int, random: Random, vocabulary: int) -> str:
-    words = (f"word-{random.randrange(vocabulary)}" for _ in range(WORDS_EACH))
+    words = (f"word-{random.randrange(vocabulary)}" for _ in range(WORDS_PER_SENTENCE))
     return f"{number} {' '.join(words)}"
 
 
@@ -25,17 +25,17 @@ def words(line: str) -> list[str]:
     return line.split(" ")[1:]
 
 
-def numbered(_: object, line: str) -> list[tuple[str, int]]:
+def numbered_words(_: object, line: str) -> list[tuple[str, int]]:
     number, *found = line.split(" ")
     return [(word, int(number)) for word in found]
 
 
-def nothing() -> int:
+def zero() -> int:
     return 0
 
 
-def fold(_: str, number: int, so_far: int) -> int:
-    return (so_far * 31 + number) % MODULUS
+def add_to_hash(_: str, number: int, total: int) -> int:
+    return (total * 31 + number) % MODULUS
 
 
 def count_topology(source: str) -> Topology:
@@ -49,11 +49,11 @@ def _word(_: object, word: str) -> str:
     return word
 
 
-def fold_topology(source: str) -> Topology:
+def hash_topology(source: str) -> Topology:
     builder = StreamsBuilder()
-    pairs = builder.stream(source, value=serdes.string).flat_map(numbered)
+    pairs = builder.stream(source, value=serdes.string).flat_map(numbered_words)
     grouped = pairs.group_by_key(key=serdes.string, value=serdes.long, name="w")
-    grouped.aggregate(nothing, fold, store="result", value=serdes.long)
+    grouped.aggregate(zero, add_to_hash, store="result", value=serdes.long)
     return builder.build()
 
 
@@ -73,16 +73,16 @@ COUNT_SQL = (
     f"select word, count(*) result from ({_SPLIT}) "
     "lateral view explode(slice(w, 2, 8)) e as word group by word"
 )
-FOLD_SQL = f"""
+HASH_SQL = f"""
     select word, aggregate(
       array_sort(collect_list(struct(cast(w[0] as long) n, pos))),
-      0L, (so_far, one) -> pmod(so_far * 31 + one.n, {MODULUS}L)) result
+      0L, (total, one) -> pmod(total * 31 + one.n, {MODULUS}L)) result
     from ({_SPLIT}) lateral view posexplode(slice(w, 2, 8)) e as pos, word group by word"""
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
-    """One comparison: a topology in one order, and the SQL that gives the same result."""
+class BackfillJob:
+    """A topology with an order of its backfill, and the SQL query with the same result."""
 
     name: str
     topology: Callable[[str], Topology]
@@ -91,7 +91,7 @@ class Job:
 
 
 JOBS = (
-    Job("count, combined", count_topology, "combine", COUNT_SQL),
-    Job("count, record by record", count_topology, "exact", COUNT_SQL),
-    Job("fold in exact order", fold_topology, "exact", FOLD_SQL),
+    BackfillJob("word count, partial aggregates", count_topology, "combine", COUNT_SQL),
+    BackfillJob("word count, record by record", count_topology, "exact", COUNT_SQL),
+    BackfillJob("aggregation in exact order", hash_topology, "exact", HASH_SQL),
 )
