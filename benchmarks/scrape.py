@@ -1,8 +1,9 @@
-"""How long a scrape of many workers takes, while one is stopped and another one starts again.
+"""Time of a scrape of many workers, while one is stopped and another one restarts repeatedly.
 
-Workers are processes that tell made-up numbers over the real sockets to the real supervisor; one is
-held by SIGSTOP, one is killed whenever it has told something, and starts again. What is timed is
-HTTP from request to the last byte. ``python -m benchmarks.scrape`` prints it.
+``python -m benchmarks.scrape`` prints the median, the 95th percentile and the maximum of HTTP
+requests of ``/metrics``, from the request to the last byte. The supervisor and its sockets are the
+real ones; workers are processes that send generated reports. One worker is stopped by SIGSTOP, and
+another one is killed after each first report.
 """
 
 from __future__ import annotations
@@ -31,14 +32,15 @@ from headrace.streams.worker.restarts import RestartLimits
 from headrace.streams_web.server import HttpServer
 
 STOPPED, RESTARTED = 1, 2
-TURN_S, PAUSE_S = 0.1, 0.3
-"""How often the supervisor looks, and what is between two scrapes: more than the time for which
-the server gives the same to several who ask at once."""
+TURN_S = 0.1
+"""Interval of the supervisor's checks."""
+PAUSE_S = 0.3
+"""Pause between scrapes, longer than the server's cache of a response."""
 ROOT = Path(__file__).parents[1]
 
 
-class FedWorker:
-    """The process of a worker that tells made-up numbers."""
+class SimulatedWorker:
+    """Handle of a process that sends generated reports."""
 
     def __init__(self, index: int, tasks: int) -> None:
         self._index = index
@@ -46,12 +48,19 @@ class FedWorker:
         ours.setblocking(False)
         self._channel = Channel(ours)
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.told", str(index), str(tasks), str(theirs.fileno())],
+            [
+                sys.executable,
+                "-m",
+                "benchmarks.simulated_worker",
+                str(index),
+                str(tasks),
+                str(theirs.fileno()),
+            ],
             cwd=ROOT,
             pass_fds=(theirs.fileno(),),
         )
         theirs.close()
-        self.has_told = False
+        self.has_reported = False
 
     @property
     def pid(self) -> int:
@@ -63,8 +72,8 @@ class FedWorker:
     def reports(self) -> Iterator[Report]:
         for report in self._channel.receive():
             assert isinstance(report, Report)
-            if isinstance(report, WorkerSnapshot) and not self.has_told:
-                self.has_told = True
+            if isinstance(report, WorkerSnapshot) and not self.has_reported:
+                self.has_reported = True
                 if self._index == STOPPED:
                     self._process.send_signal(signal.SIGSTOP)
             yield report
@@ -90,13 +99,13 @@ class FedWorker:
 
 
 @dataclass(frozen=True, slots=True)
-class Scraped:
-    """What came of it.
+class ScrapeResults:
+    """Results of all scrapes.
 
     Args:
-        seconds: how long each scrape took.
-        pages: what each brought.
-        restarts: how often a worker was started again meanwhile.
+        seconds: duration of each scrape.
+        pages: text of each scrape.
+        restarts: number of restarts of workers during the scrapes.
     """
 
     seconds: list[float]
@@ -105,17 +114,17 @@ class Scraped:
 
     @property
     def samples(self) -> int:
-        """Of the last page."""
+        """Number of samples in the last scrape."""
         return self.pages[-1].count("\nheadrace_")
 
 
-def scrape(workers: int, tasks: int, *, times: int) -> Scraped:
-    """Scrape again and again."""
-    started: dict[int, FedWorker] = {}
+def scrape(workers: int, tasks: int, *, times: int) -> ScrapeResults:
+    """Start workers, and scrape their metrics several times."""
+    started: dict[int, SimulatedWorker] = {}
     log = EventLog()
 
-    def start(index: int) -> FedWorker:
-        started[index] = FedWorker(index, tasks)
+    def start(index: int) -> SimulatedWorker:
+        started[index] = SimulatedWorker(index, tasks)
         return started[index]
 
     supervisor = Supervisor(
@@ -133,17 +142,17 @@ def scrape(workers: int, tasks: int, *, times: int) -> Scraped:
         while not ended.wait(TURN_S):
             supervisor.turn()
             restarted = started.get(RESTARTED)
-            if len(started) == workers and restarted is not None and restarted.has_told:
+            if len(started) == workers and restarted is not None and restarted.has_reported:
                 restarted.kill()
 
     loop = threading.Thread(target=supervise)
     loop.start()
     try:
         with HttpServer(lambda: supervisor.health, "0", log=log) as server:
-            _wait(lambda: len(started) == workers and all(w.has_told for w in started.values()))
+            _wait(lambda: len(started) == workers and all(w.has_reported for w in started.values()))
             seconds, pages = _scrape(f"{server.url}/metrics", times)
         restarts = sum(view.restarts for view in supervisor.health.snapshot.workers)
-        return Scraped(seconds, pages, restarts)
+        return ScrapeResults(seconds, pages, restarts)
     finally:
         ended.set()
         loop.join()
@@ -155,7 +164,7 @@ def _wait(condition: Callable[[], bool], *, seconds: float = 180.0) -> None:
     end_s = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > end_s:
-            raise TimeoutError(f"the workers told nothing for {seconds:g} s")
+            raise TimeoutError(f"no reports of all workers within {seconds:g} s")
         time.sleep(0.02)
 
 
@@ -172,17 +181,17 @@ def _scrape(url: str, times: int) -> tuple[list[float], list[str]]:
 
 
 @click.command()
-@click.option("--workers", default=8)
-@click.option("--tasks", default=64, help="Of each worker.")
-@click.option("--times", default=40)
+@click.option("--workers", default=8, show_default=True, help="Number of workers.")
+@click.option("--tasks", default=64, show_default=True, help="Number of tasks of each worker.")
+@click.option("--times", default=40, show_default=True, help="Number of scrapes.")
 def main(workers: int, tasks: int, times: int) -> None:
-    """Print how long scrapes took."""
+    """Measure scrapes of many workers."""
     found = scrape(workers, tasks, times=times)
     median, most = statistics.median(found.seconds), max(found.seconds)
     p95 = statistics.quantiles(found.seconds, n=20)[-1]
     print(f"{workers} workers of {tasks} tasks, {found.samples:,} samples")
-    print(f"worker {STOPPED} stopped, worker {RESTARTED} started again {found.restarts} times")
-    print(f"median {median * 1000:.0f} ms, 95 % {p95 * 1000:.0f} ms, longest {most * 1000:.0f} ms")
+    print(f"worker {STOPPED} stopped, worker {RESTARTED} restarted {found.restarts} times")
+    print(f"median {median * 1000:.0f} ms, 95 % {p95 * 1000:.0f} ms, maximum {most * 1000:.0f} ms")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A scrape of many workers is quick and whole, while one is stopped and another starts again."""
+"""A scrape of many workers is fast and complete while one is stopped and another restarts."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from headrace.streams_web.metrics import METRICS
 pytestmark = pytest.mark.slow
 
 
-def test_eight_workers_of_64_tasks_are_scraped_soon_and_whole() -> None:
-    """On an idle machine it takes 20 ms; `python -m benchmarks.scrape` measures it."""
+def test_scrapes_of_eight_workers_with_64_tasks_are_fast_and_complete() -> None:
+    """A scrape takes 20 ms on an idle machine; `python -m benchmarks.scrape` measures it."""
     found = scrape(8, 64, times=8)
     assert statistics.median(found.seconds) < 5
     assert found.restarts > 0
@@ -26,7 +26,7 @@ def test_eight_workers_of_64_tasks_are_scraped_soon_and_whole() -> None:
         assert set(names.values()) == {1}
         running = families["headrace_task_running"].samples
         tasks = Counter(int(sample.labels["worker"]) for sample in running)
-        # The one that starts again may have told nothing yet, the one that is stopped has.
+        # The restarted worker may not have reported yet; the stopped one has.
         assert {n: 64 for n in range(8) if n != RESTARTED}.items() <= tasks.items()
         assert tasks.get(RESTARTED, 64) == 64
         ids = [sample.labels["task"] for sample in running]
