@@ -1,1 +1,1 @@
-"""Hot paths on records in memory, beside plain Python that does the same."""
+"""Microbenchmarks of hot paths on records in memory, compared with equivalent plain Python."""

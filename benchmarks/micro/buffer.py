@@ -1,4 +1,7 @@
-"""The uncommitted buffer: reads, writes and the delta of a commit, beside a plain dictionary."""
+"""Uncommitted buffer, compared with a plain dictionary: ``python -m benchmarks.micro.buffer``.
+
+Prints nanoseconds per update of a number, per update of a document, and per row of a commit.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from typing import Literal
 import orjson
 
 from benchmarks.micro.stores import EmptyStore
-from benchmarks.micro.timing import Comparison, compare
+from benchmarks.micro.timing import TimedPair, print_times
 from headrace import serdes
 from headrace.state.buffer import Buffer, Coding
 from headrace.state.codec import timestamped_rows
@@ -24,14 +27,14 @@ def _keys() -> list[bytes]:
     return [b'"account-%06d"' % rng.randrange(KEYS) for _ in range(UPDATES)]
 
 
-def _buffer(hold: Literal["objects", "bytes"] = "objects") -> Buffer:
-    serde = serdes.long if hold == "objects" else serdes.json
-    coding = Coding(encode=serde.serialize, decode=serde.deserialize, stored_form=hold)
+def _buffer(stored_form: Literal["objects", "bytes"] = "objects") -> Buffer:
+    serde = serdes.long if stored_form == "objects" else serdes.json
+    coding = Coding(encode=serde.serialize, decode=serde.deserialize, stored_form=stored_form)
     return Buffer("counts", EmptyStore(), coding)
 
 
 def count_in_buffer() -> Callable[[], object]:
-    """What generated code does for a count: work on the buffer's dictionaries."""
+    """Update counts in the buffer's dictionaries, as generated code does."""
     buffer, keys = _buffer(), _keys()
     dirty, dirty_get, clean_get, load = (
         buffer.dirty,
@@ -62,7 +65,7 @@ def count_in_dict() -> Callable[[], object]:
 
 
 def documents_in_buffer() -> Callable[[], object]:
-    """Mutable values that others may see are held as bytes: each read decodes a private copy."""
+    """Update mutable values, which the buffer stores as bytes, so that each read decodes a copy."""
     buffer, keys = _buffer("bytes"), _keys()
     get, put = buffer.get, buffer.put
 
@@ -91,7 +94,7 @@ def documents_in_dict() -> Callable[[], object]:
 
 
 def commit_of_buffer() -> Callable[[], object]:
-    """Encode the dirty rows for the changelog and for local state, and begin anew."""
+    """Encode the dirty rows for the changelog and for local state, and commit."""
     buffer = _buffer()
     rows = {key: (number, 1000) for number, key in enumerate(dict.fromkeys(_keys()))}
 
@@ -117,12 +120,12 @@ def commit_of_dict() -> Callable[[], object]:
 def main() -> None:
     """Time the buffer."""
     distinct = len(set(_keys()))
-    compare(
+    print_times(
         "uncommitted buffer, ns per update or row",
         [
-            Comparison("update a count", UPDATES, count_in_buffer(), count_in_dict()),
-            Comparison("update a document", UPDATES, documents_in_buffer(), documents_in_dict()),
-            Comparison("commit a row", distinct, commit_of_buffer(), commit_of_dict()),
+            TimedPair("update a count", UPDATES, count_in_buffer(), count_in_dict()),
+            TimedPair("update a document", UPDATES, documents_in_buffer(), documents_in_dict()),
+            TimedPair("commit a row", distinct, commit_of_buffer(), commit_of_dict()),
         ],
     )
 

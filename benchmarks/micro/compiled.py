@@ -1,8 +1,7 @@
-"""The generated code of the three jobs on records in memory, without Kafka.
+"""Generated code of three jobs on records in memory, without Kafka.
 
-Beside each stands the loop that a hand-written program would run for the same records; both write
-to a list instead of a producer. ``python -m benchmarks.micro.compiled --code`` prints what is
-generated.
+``python -m benchmarks.micro.compiled`` prints nanoseconds per input record, compared with the loop
+of a hand-written program; both discard their output. ``--code`` also prints the generated code.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from benchmarks.jobs.shape import Shape
 from benchmarks.jobs.sums import bookings, running_sum
 from benchmarks.jobs.words import sentences, word_count
 from benchmarks.micro.stores import EmptyStore
-from benchmarks.micro.timing import Comparison, compare
+from benchmarks.micro.timing import TimedPair, print_times
 from headrace import serdes
 from headrace.state.buffer import Buffer, Coding
 from headrace.topology.compile.codegen import CompileOptions
@@ -39,7 +38,7 @@ Batch = list[Any]
 
 
 def messages(records: Sequence[tuple[bytes | None, bytes]], topic: str = SOURCE) -> Batch:
-    """Records as the client hands them over."""
+    """Return records as the client returns them."""
     return [
         Message(
             topic=topic,
@@ -53,9 +52,9 @@ def messages(records: Sequence[tuple[bytes | None, bytes]], topic: str = SOURCE)
     ]
 
 
-def of(made: Made) -> Batch:
-    """The one input of a job."""
-    (rows,) = made.inputs.values()
+def input_messages(dataset: Made) -> Batch:
+    """Return the records of a job with one input topic."""
+    (rows,) = dataset.inputs.values()
     return messages([(key, value) for key, value, _ in rows])
 
 
@@ -65,7 +64,7 @@ def programs(topology: Topology) -> list[Program]:
 
 
 def generated(program: Program, batch: Batch, send: Send) -> Callable[[], object]:
-    """Bind a program to buffers over empty stores; returns what processes the batch once."""
+    """Bind a program to buffers over empty stores; return a function that processes the batch."""
     buffers = {}
     for store in program.sub_topology.stores:
         serde: Any = store.value or OPTIONS.default_value
@@ -75,13 +74,13 @@ def generated(program: Program, batch: Batch, send: Send) -> Callable[[], object
             stored_form=program.stored_forms[store.name],
         )
         buffers[store.name] = Buffer(store.name, EmptyStore(), coding)
-    take: Any = send
-    environment = TaskEnvironment(take, buffers, lambda *_: None)
+    untyped_send: Any = send
+    environment = TaskEnvironment(untyped_send, buffers, lambda *_: None)
     (process,) = program.bind(environment).process.values()
     return lambda: process(batch)
 
 
-def split_by_hand(batch: Batch, produce: Send) -> Callable[[], object]:
+def plain_split(batch: Batch, produce: Send) -> Callable[[], object]:
     def run() -> None:
         for m in batch:
             for word in m.value().split():
@@ -90,7 +89,7 @@ def split_by_hand(batch: Batch, produce: Send) -> Callable[[], object]:
     return run
 
 
-def count_by_hand(batch: Batch, produce: Send) -> Callable[[], object]:
+def plain_count(batch: Batch, produce: Send) -> Callable[[], object]:
     counts: dict[bytes, int] = {}
     dirty: set[bytes] = set()
     get, touch, pack = counts.get, dirty.add, struct.Struct(">q").pack
@@ -106,7 +105,7 @@ def count_by_hand(batch: Batch, produce: Send) -> Callable[[], object]:
     return run
 
 
-def sum_by_hand(batch: Batch, produce: Send) -> Callable[[], object]:
+def plain_sum(batch: Batch, produce: Send) -> Callable[[], object]:
     sums: dict[bytes, int] = {}
     dirty: dict[bytes, bytes] = {}
     get, loads, dumps = sums.get, orjson.loads, orjson.dumps
@@ -122,7 +121,7 @@ def sum_by_hand(batch: Batch, produce: Send) -> Callable[[], object]:
     return run
 
 
-def invoices_by_hand(batch: Batch, produce: Send) -> Callable[[], object]:
+def plain_invoices(batch: Batch, produce: Send) -> Callable[[], object]:
     loads, dumps = orjson.loads, orjson.dumps
 
     def run() -> None:
@@ -135,40 +134,40 @@ def invoices_by_hand(batch: Batch, produce: Send) -> Callable[[], object]:
     return run
 
 
-def comparisons() -> list[Comparison]:
-    """The three jobs; the word count in its two halves."""
-    # Takes whatever a producer takes, and keeps nothing, at the price of one call into C.
-    nothing: Send = "".format
+def comparisons() -> list[TimedPair]:
+    """Return the three jobs; the word count as its two sub-topologies."""
+    # Accepts the arguments of a producer, and discards them, for one call into C.
+    discard: Send = "".format
     split, count = programs(word_count(SOURCE, OUTPUT))
     (total,) = programs(running_sum(SOURCE, OUTPUT))
     (invoice,) = programs(invoices(SOURCE, OUTPUT))
-    lines = of(sentences(Shape("words", RECORDS // 8, WORDS)))
+    lines = input_messages(sentences(Shape("words", RECORDS // 8, WORDS)))
     words = messages([(w, w) for line in lines for w in line.value().split()], REPARTITION)
     booked, bought = (
-        of(bookings(Shape("sum", RECORDS, ACCOUNTS))),
-        of(orders(Shape("orders", RECORDS, USERS))),
+        input_messages(bookings(Shape("sum", RECORDS, ACCOUNTS))),
+        input_messages(orders(Shape("orders", RECORDS, USERS))),
     )
     parts = (
-        ("word count: sentences to words", split, lines, split_by_hand),
-        ("word count: words to counts", count, words, count_by_hand),
-        ("running sum per key", total, booked, sum_by_hand),
-        ("parse, filter, map", invoice, bought, invoices_by_hand),
+        ("word count: sentences to words", split, lines, plain_split),
+        ("word count: words to counts", count, words, plain_count),
+        ("running sum per key", total, booked, plain_sum),
+        ("parse, filter, map", invoice, bought, plain_invoices),
     )
     return [
-        Comparison(what, len(batch), generated(program, batch, nothing), plain(batch, nothing))
-        for what, program, batch, plain in parts
+        TimedPair(name, len(batch), generated(program, batch, discard), plain(batch, discard))
+        for name, program, batch, plain in parts
     ]
 
 
 @click.command()
-@click.option("--code", is_flag=True, help="Print the generated code as well.")
+@click.option("--code", is_flag=True, help="Also print the generated code.")
 def main(code: bool) -> None:
     """Time the generated code of the three jobs."""
     if code:
-        for make in (word_count, running_sum, invoices):
-            for program in programs(make(SOURCE, OUTPUT)):
+        for topology in (word_count, running_sum, invoices):
+            for program in programs(topology(SOURCE, OUTPUT)):
                 click.echo(program.source_code)
-    compare("generated code, ns per input record", comparisons())
+    print_times("generated code, ns per input record", comparisons())
 
 
 if __name__ == "__main__":

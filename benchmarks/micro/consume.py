@@ -1,6 +1,7 @@
-"""From a batch as the client returns it to a task's queue, beside a loop over the batch.
+"""Grouping of a batch by partition, compared with a loop: ``python -m benchmarks.micro.consume``.
 
-The batch is in memory: what the client itself costs is the same for everybody.
+The batch is in memory, because every program has the cost of the client. Prints nanoseconds per
+record from the batch that the client returns to the queue of a task.
 """
 
 from __future__ import annotations
@@ -9,14 +10,14 @@ from collections.abc import Callable
 
 from confluent_kafka import Message
 
-from benchmarks.micro.timing import Comparison, compare
+from benchmarks.micro.timing import TimedPair, print_times
 from headrace.streams.kafka.consumer import by_partition
 
 RECORDS = 5000
 
 
 def batch(partitions: int) -> list[Message]:
-    """Records of several partitions, as fetches interleave them: in runs."""
+    """Return records of several partitions, with runs of one partition as in fetches."""
     run = 500
     return [
         Message(
@@ -31,8 +32,8 @@ def batch(partitions: int) -> list[Message]:
     ]
 
 
-def by_hand(records: list[Message]) -> Callable[[], object]:
-    """What no program can do without: look for errors, read key, value and timestamp."""
+def plain_loop(records: list[Message]) -> Callable[[], object]:
+    """Check for errors, and read key, value and timestamp, as every program must."""
 
     def run() -> None:
         for m in records:
@@ -44,7 +45,7 @@ def by_hand(records: list[Message]) -> Callable[[], object]:
 
 
 def grouped(records: list[Message]) -> Callable[[], object]:
-    """The same, with the runtime's grouping by partition before it."""
+    """Group by partition as the consumer does, and read key, value and timestamp."""
 
     def run() -> None:
         for group in by_partition(records, {}).values():
@@ -55,15 +56,15 @@ def grouped(records: list[Message]) -> Callable[[], object]:
 
 
 def main() -> None:
-    """Time the way into a task."""
-    compare(
+    """Time the grouping of received records."""
+    print_times(
         "receiving, ns per record",
         [
-            Comparison(
+            TimedPair(
                 f"{partitions} partition{'s' * (partitions > 1)}",
                 RECORDS,
                 grouped(records := batch(partitions)),
-                by_hand(records),
+                plain_loop(records),
             )
             for partitions in (1, 4)
         ],

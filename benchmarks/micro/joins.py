@@ -1,7 +1,8 @@
-"""Joins of two streams as one task runs them: on RocksDB, with its commits, and without Kafka.
+"""Joins of two streams in one task: ``python -m benchmarks.micro.joins``.
 
-Both inputs have one record a millisecond. Times are those of the thread, so that others disturb
-little. ``--profile FILE`` writes a cProfile instead.
+The task has its state in RocksDB, and commits it, but there is no Kafka. Each input has one record
+per millisecond. Prints records per second, and the CPU time per record of processing and of commits
+in the task's thread. ``--profile FILE`` writes a cProfile instead.
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ from headrace.streams.tasks.task import Task
 from headrace.topology.topology import Topology
 
 KINDS = ("inner", "left", "outer")
-POLLED = 500
-"""How many records of an input come at once."""
+BATCH = 500
+"""Number of records of an input in a batch."""
 
 
 def two_streams(kind: str) -> Topology:
-    """Two streams joined where their times are at most ten seconds apart."""
+    """Join two streams whose timestamps differ by at most ten seconds."""
     builder = StreamsBuilder()
     options: Any = {"key": serdes.string, "value": serdes.json}
     left, right = builder.stream("left", **options), builder.stream("right", **options)
@@ -48,7 +49,7 @@ def two_streams(kind: str) -> Topology:
 
 
 def batches(topic: str, count: int, keys: int, seed: int) -> list[list[Any]]:
-    """Records of random keys, as the client hands them over."""
+    """Return batches of records with random keys, as the client returns them."""
     rng = random.Random(seed)
     records = [
         Message(
@@ -61,12 +62,12 @@ def batches(topic: str, count: int, keys: int, seed: int) -> list[list[Any]]:
         )
         for offset in range(count)
     ]
-    return [records[i : i + POLLED] for i in range(0, count, POLLED)]
+    return [records[i : i + BATCH] for i in range(0, count, BATCH)]
 
 
 @dataclass
-class Bench:
-    """One task, and the time that its parts take."""
+class JoinBenchmark:
+    """Runs one task, and measures the times of processing and of commits."""
 
     task: Task
     inputs: Mapping[TopicPartition, list[list[Any]]]
@@ -77,66 +78,68 @@ class Bench:
     commits: int = 0
 
     def run(self) -> None:
-        """Process all records, with commits in between, as a worker does."""
-        waiting = 0
-        for parts in zip(*self.inputs.values(), strict=True):
-            for place, part in zip(self.inputs, parts, strict=True):
-                self.task.add(place, part)
+        """Process all records, and commit regularly, as a worker does."""
+        uncommitted = 0
+        for round_of_batches in zip(*self.inputs.values(), strict=True):
+            for tp, batch in zip(self.inputs, round_of_batches, strict=True):
+                self.task.add(tp, batch)
             begun = time.thread_time()
-            waiting += self.task.process(1_000_000)
+            uncommitted += self.task.process(1_000_000)
             self.process_s += time.thread_time() - begun
-            if waiting >= self.commit_every:
-                self.records += waiting
-                waiting = 0
+            if uncommitted >= self.commit_every:
+                self.records += uncommitted
+                uncommitted = 0
                 self.commit()
 
     def commit(self) -> None:
-        """What a commit does, without the network."""
+        """Commit as a worker does, without the network."""
         begun = time.thread_time()
         self.commits += 1
         while self.task.cached_updates():
             self.task.flush()
         deltas = self.task.deltas()
         for store, delta in deltas.items():
-            place = self.task.spec.changelogs[store]
+            tp = self.task.spec.changelogs[store]
             for key, value, timestamp in delta:
-                _sent(place.topic, value, key, place.partition, timestamp)
+                _discard(tp.topic, value, key, tp.partition, timestamp)
         offsets = self.task.offsets({}, self.commits)
         positions = {store: Position("id", self.commits, self.commits, 0) for store in deltas}
         self.task.written(deltas, positions, offsets)
         self.commit_s += time.thread_time() - begun
 
 
-_sent: Any = "".format
+_discard: Any = "".format
 
 
-def bench(kind: str, records: int, keys: int, commit_every: int, path: Path) -> Bench:
-    """A task that has done nothing yet."""
+def create_benchmark(
+    kind: str, records: int, keys: int, commit_every: int, path: Path
+) -> JoinBenchmark:
+    """Create a task with its inputs."""
     settings = {"application.id": "bench", "bootstrap.servers": "none:1"}
     (plan,) = plan_application(two_streams(kind), StreamsConfig.parse(settings))
     spec = plan.task(0, partitions_of=lambda _: 1)
     memory = RocksMemory(block_cache_bytes=64 << 20, write_buffer_bytes=64 << 20)
     state = open_task_state(path, [store.spec for store in spec.stores], memory=memory)
-    places = plan.inputs(0, {"left": 1, "right": 1})
-    start = {place: CommittedOffset(0) for place in places}
-    task = Task(spec, state, start, _sent, _sent)
-    inputs = {p: batches(p.topic, records // 2, keys, seed) for seed, p in enumerate(places)}
-    return Bench(task, inputs, commit_every)
+    tps = plan.inputs(0, {"left": 1, "right": 1})
+    start = {tp: CommittedOffset(0) for tp in tps}
+    task = Task(spec, state, start, _discard, _discard)
+    inputs = {tp: batches(tp.topic, records // 2, keys, seed) for seed, tp in enumerate(tps)}
+    return JoinBenchmark(task, inputs, commit_every)
 
 
 @click.command()
-@click.option("--kind", type=click.Choice(KINDS), multiple=True, default=KINDS)
-@click.option("--records", default=60_000)
-@click.option("--keys", default=10_000)
-@click.option("--commit-every", default=3_000)
-@click.option("--profile", type=Path)
+@click.option("--kind", type=click.Choice(KINDS), multiple=True, default=KINDS, help="Repeatable.")
+@click.option("--records", default=60_000, show_default=True, help="Records of both inputs.")
+@click.option("--keys", default=10_000, show_default=True, help="Number of keys.")
+@click.option("--commit-every", default=3_000, show_default=True, help="Records per commit.")
+@click.option("--profile", type=Path, help="File for a cProfile.")
 def main(
     kind: tuple[str, ...], records: int, keys: int, commit_every: int, profile: Path | None
 ) -> None:
     """Time joins of two streams."""
     for one in kind:
         with tempfile.TemporaryDirectory() as path:
-            run = bench(one, records, keys, commit_every, Path(path))
+            run = create_benchmark(one, records, keys, commit_every, Path(path))
             if profile is not None:
                 profiler = cProfile.Profile()
                 profiler.runcall(run.run)
@@ -147,7 +150,7 @@ def main(
             print(
                 f"{one:10} {run.records / total:10,.0f} records/s, "
                 f"process {run.process_s / run.records * 1e6:.1f} us, "
-                f"commit {run.commit_s / run.records * 1e6:.1f} us a record"
+                f"commit {run.commit_s / run.records * 1e6:.1f} us per record"
             )
             run.task.state.close()
 

@@ -1,6 +1,7 @@
-"""Sending a record through the runtime's producer, beside the client's own call.
+"""Calls of Headrace's producer, compared with the client's: ``python -m benchmarks.micro.produce``.
 
-No broker is needed: records pile up in the client's queue and are purged after each round.
+Prints nanoseconds per record. There is no broker: records stay in the client's queue, and are
+purged after each round.
 """
 
 from __future__ import annotations
@@ -9,13 +10,13 @@ from collections.abc import Callable
 
 import confluent_kafka
 
-from benchmarks.micro.timing import Comparison, compare
+from benchmarks.micro.timing import TimedPair, print_times
 from headrace.streams.kafka.protocols import TopicPartition
 from headrace.streams.kafka.transactional_producer import TransactionalProducer
 
 RECORDS = 5000
 TOPIC = "output"
-NOWHERE = {
+CONFIG = {
     "bootstrap.servers": "localhost:1",
     "log_level": 0,
     "linger.ms": 60_000,
@@ -26,8 +27,8 @@ NOWHERE = {
 ROWS = [(b'"account-%06d"' % i, b"%d" % i, 1_700_000_000_000 + i) for i in range(RECORDS)]
 
 
-def through_send() -> Callable[[], object]:
-    """What generated code calls for each record that goes to a topic."""
+def send_records() -> Callable[[], object]:
+    """Send records as generated code does."""
     producer = _producer()
     send, purge = producer.send, producer._drop
 
@@ -39,8 +40,8 @@ def through_send() -> Callable[[], object]:
     return run
 
 
-def through_client(*, with_timestamp: bool) -> Callable[[], object]:
-    client = confluent_kafka.Producer(NOWHERE)
+def produce_records(*, with_timestamp: bool) -> Callable[[], object]:
+    client = confluent_kafka.Producer(CONFIG)
     produce = client.produce
 
     def run() -> None:
@@ -55,45 +56,45 @@ def through_client(*, with_timestamp: bool) -> Callable[[], object]:
     return run
 
 
-def changelog() -> Callable[[], object]:
-    """What the commit calls with the delta of a store."""
+def send_delta() -> Callable[[], object]:
+    """Send a store's delta to its changelog, as a commit does."""
     producer = _producer()
-    send_changelog, purge, place = producer.send_changelog, producer._drop, TopicPartition(TOPIC, 0)
+    send_changelog, purge, tp = producer.send_changelog, producer._drop, TopicPartition(TOPIC, 0)
 
     def run() -> None:
-        send_changelog(place, ROWS)
+        send_changelog(tp, ROWS)
         purge()
 
     return run
 
 
 def _producer() -> TransactionalProducer:
-    # Without a transactional.id the client takes records at once, as it does in a transaction.
-    return TransactionalProducer(NOWHERE, timeout_s=1.0)
+    # Without a transactional.id, the client accepts records immediately, as in a transaction.
+    return TransactionalProducer(CONFIG, timeout_s=1.0)
 
 
 def main() -> None:
     """Time the producer."""
-    compare(
+    print_times(
         "sending, ns per record",
         [
-            Comparison(
-                "send, beside produce without a timestamp",
+            TimedPair(
+                "send, compared with produce without a timestamp",
                 RECORDS,
-                through_send(),
-                through_client(with_timestamp=False),
+                send_records(),
+                produce_records(with_timestamp=False),
             ),
-            Comparison(
-                "send, beside produce with a timestamp",
+            TimedPair(
+                "send, compared with produce with a timestamp",
                 RECORDS,
-                through_send(),
-                through_client(with_timestamp=True),
+                send_records(),
+                produce_records(with_timestamp=True),
             ),
-            Comparison(
+            TimedPair(
                 "send a delta to the changelog",
                 RECORDS,
-                changelog(),
-                through_client(with_timestamp=True),
+                send_delta(),
+                produce_records(with_timestamp=True),
             ),
         ],
     )

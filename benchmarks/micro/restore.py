@@ -1,6 +1,7 @@
-"""From a batch of a changelog to rows on disk, beside a loop that fills a dictionary.
+"""Restore of a batch, compared with a dictionary: ``python -m benchmarks.micro.restore``.
 
-The batch is in memory. What RocksDB does in its own threads meanwhile is not in the figures.
+The batch of a changelog is in memory. Prints nanoseconds per record from the batch to RocksDB,
+without the work of RocksDB's own threads.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from pathlib import Path
 
 from confluent_kafka import Message
 
-from benchmarks.micro.timing import Comparison, compare
+from benchmarks.micro.timing import TimedPair, print_times
 from headrace.state.layout import LAYOUTS
 from headrace.state.rocks import RocksMemory, RocksTaskState
 from headrace.state.spec import StoreSpec
@@ -24,7 +25,7 @@ MEMORY_BYTES = 32 << 20
 
 
 def batch() -> list[Message]:
-    """Records of a changelog whose keys come in no order."""
+    """Return records of a changelog with keys in random order."""
     rng = random.Random(1)
     return [
         Message(
@@ -40,14 +41,14 @@ def batch() -> list[Message]:
 
 
 def restored(state: RocksTaskState, records: list[Message]) -> Callable[[], object]:
-    """What a restore does with a batch."""
+    """Restore a batch as a task does."""
     layout = LAYOUTS["plain"]
     state.begin_restore()
     return lambda: state.restore({"rows": layout.rows(changelog_changes(records))})  # type: ignore[arg-type]
 
 
-def by_hand(records: list[Message]) -> Callable[[], object]:
-    """What a program without a store does with it."""
+def fill_dict(records: list[Message]) -> Callable[[], object]:
+    """Put the records into a dictionary."""
     rows: dict[bytes, bytes] = {}
 
     def run() -> None:
@@ -58,14 +59,14 @@ def by_hand(records: list[Message]) -> Callable[[], object]:
 
 
 def main() -> None:
-    """Time the way of a changelog's records to disk."""
+    """Time restores."""
     memory = RocksMemory(block_cache_bytes=MEMORY_BYTES, write_buffer_bytes=MEMORY_BYTES)
     with tempfile.TemporaryDirectory() as directory:
         state = RocksTaskState(Path(directory), [StoreSpec("rows")], memory=memory)
         records = batch()
-        compare(
+        print_times(
             "restoring, ns per record",
-            [Comparison("into one store", RECORDS, restored(state, records), by_hand(records))],
+            [TimedPair("into one store", RECORDS, restored(state, records), fill_dict(records))],
         )
         state.close()
 

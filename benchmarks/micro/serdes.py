@@ -1,4 +1,4 @@
-"""Serdes of records beside the library calls underneath: ``python -m benchmarks.micro.serdes``."""
+"""Serdes, compared with the library calls that they use: ``python -m benchmarks.micro.serdes``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import msgspec
 import orjson
 from fastavro import parse_schema, schemaless_reader, schemaless_writer
 
-from benchmarks.micro.timing import Comparison, compare
+from benchmarks.micro.timing import TimedPair, print_times
 from headrace import avro, serdes
 from headrace.topology.serdes import Serde
 
@@ -44,78 +44,79 @@ OBJECTS = [Payment(f"account-{i:06}", i, "EUR") for i in range(RECORDS)]
 PARSED = parse_schema(SCHEMA)
 
 
-def bare_avro(value: dict[str, Any]) -> bytes:
+def plain_avro(value: dict[str, Any]) -> bytes:
     out = BytesIO()
     schemaless_writer(out, PARSED, value)
     return out.getvalue()
 
 
-def from_bare_avro(data: bytes) -> object:
+def from_plain_avro(data: bytes) -> object:
     return schemaless_reader(BytesIO(data), PARSED, None)
 
 
 def each(function: Callable[[Any], object], values: Iterable[Any]) -> Callable[[], object]:
-    kept = list(values)
+    items = list(values)
 
     def run() -> None:
-        for value in kept:
+        for value in items:
             function(value)
 
     return run
 
 
-def both_ways(
+def write_and_read(
     name: str,
     serde: Serde[Any],
     values: Iterable[Any],
     write: Callable[[Any], bytes],
     read: Callable[[bytes], object],
-) -> list[Comparison]:
-    """Compare a serde's two sides, as the compiled topology calls them, with a library's."""
+) -> list[TimedPair]:
+    """Compare both directions of a serde, as generated code calls it, with a library."""
     values = list(values)
     data = [serde.serialize(value) for value in values]
     plain = [write(value) for value in values]
     decode = getattr(serde, "decoder", None) or serde.deserialize
     return [
-        Comparison(f"{name}, write", RECORDS, each(serde.serialize, values), each(write, values)),
-        Comparison(f"{name}, read", RECORDS, each(decode, data), each(read, plain)),
+        TimedPair(f"{name}, write", RECORDS, each(serde.serialize, values), each(write, values)),
+        TimedPair(f"{name}, read", RECORDS, each(decode, data), each(read, plain)),
     ]
 
 
 def main() -> None:
+    """Time serdes."""
     encode = msgspec.json.Encoder(order="sorted").encode
     decode = msgspec.json.Decoder(Payment).decode
     registered = avro.registered(SCHEMA, registry=avro.MemoryRegistry(), subject="s")
-    compare(
-        "serdes; plain: the library's call",
+    print_times(
+        "serdes, ns per value; plain Python is the library call",
         [
-            *both_ways("json", serdes.json, DICTS, orjson.dumps, orjson.loads),
-            *both_ways("json_of", serdes.json_of(Payment), OBJECTS, encode, decode),
-            *both_ways(
+            *write_and_read("json", serdes.json, DICTS, orjson.dumps, orjson.loads),
+            *write_and_read("json_of", serdes.json_of(Payment), OBJECTS, encode, decode),
+            *write_and_read(
                 "json_of, unchecked",
                 serdes.json_of(Payment, checked=False),
                 OBJECTS,
                 encode,
                 decode,
             ),
-            *both_ways("avro", avro.serde(SCHEMA), DICTS, bare_avro, from_bare_avro),
-            *both_ways(
+            *write_and_read("avro", avro.serde(SCHEMA), DICTS, plain_avro, from_plain_avro),
+            *write_and_read(
                 "avro, unchecked",
                 avro.serde(SCHEMA, checked=False),
                 DICTS,
-                bare_avro,
-                from_bare_avro,
+                plain_avro,
+                from_plain_avro,
             ),
-            *both_ways("avro, registered", registered, DICTS, bare_avro, from_bare_avro),
+            *write_and_read("avro, registered", registered, DICTS, plain_avro, from_plain_avro),
         ],
     )
     objects = avro.serde(SCHEMA, into=Payment)
     data = [objects.serialize(value) for value in OBJECTS]
-    compare(
+    print_times(
         "avro into a class",
         [
-            Comparison("write", RECORDS, each(objects.serialize, OBJECTS), None),
-            Comparison("read", RECORDS, each(objects.deserialize, data), None),
+            TimedPair("write", RECORDS, each(objects.serialize, OBJECTS), None),
+            TimedPair("read", RECORDS, each(objects.deserialize, data), None),
         ],
     )
 

@@ -1,4 +1,4 @@
-"""Committed stores for benchmarks that need none."""
+"""Committed stores without rows."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 
 class EmptyStore:
-    """A committed store without rows."""
+    """Committed store without rows."""
 
     def get(self, key: bytes) -> bytes | None:  # noqa: ARG002
         return None

@@ -1,4 +1,4 @@
-"""Times of short functions on a machine that others use too."""
+"""Times of short functions on a shared machine."""
 
 from __future__ import annotations
 
@@ -14,35 +14,35 @@ MIN_BUDGET_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
-    """A hot path beside plain Python that does the same.
+class TimedPair:
+    """A hot path, and plain Python with the same result.
 
     Args:
-        what: the work that both do.
-        items: how many items one call of each works on.
+        name: description of the work, for the table.
+        items: number of items per call.
         ours: the hot path.
-        plain: the equivalent; None where there is none, as for parts of a whole.
+        plain: plain Python with the same result; None if there is no equivalent.
     """
 
-    what: str
+    name: str
     items: int
     ours: Callable[[], object]
     plain: Callable[[], object] | None = None
 
 
-def compare(title: str, comparisons: list[Comparison]) -> None:
-    """Time both sides in turns and print nanoseconds per item and the ratio of the speeds.
+def print_times(title: str, pairs: list[TimedPair]) -> None:
+    """Time both sides in turns, and print nanoseconds per item and the ratio of speeds.
 
-    The best round of each counts: what is slower was disturbed by somebody else.
+    The shortest round of each side counts, because other processes only make rounds longer.
     """
     table = Table(title=title)
     table.add_column("work")
     for column in ("ns per item", "plain Python", "speed of plain Python"):
         table.add_column(column, justify="right")
-    for one in comparisons:
+    for one in pairs:
         ours, plain = _best(one)
         table.add_row(
-            one.what,
+            one.name,
             f"{ours / one.items * 1e9:,.0f}",
             "" if plain is None else f"{plain / one.items * 1e9:,.0f}",
             "" if plain is None else f"{plain / ours:.2f}",
@@ -50,7 +50,7 @@ def compare(title: str, comparisons: list[Comparison]) -> None:
     Console().print(table)
 
 
-def _best(one: Comparison) -> tuple[float, float | None]:
+def _best(one: TimedPair) -> tuple[float, float | None]:
     ours: list[float] = []
     plain: list[float] = []
     begun = time.perf_counter()

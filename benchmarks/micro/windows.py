@@ -1,4 +1,7 @@
-"""Windowed counts and sums beside those of whole streams, on records in memory, without Kafka."""
+"""Windowed aggregations, compared with aggregations without windows, on records in memory.
+
+``python -m benchmarks.micro.windows`` prints nanoseconds per input record, without Kafka.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from typing import Any
 
 from benchmarks.micro.compiled import OPTIONS, RECORDS, SOURCE, messages
 from benchmarks.micro.stores import EmptyStore
-from benchmarks.micro.timing import Comparison, compare
+from benchmarks.micro.timing import TimedPair, print_times
 from headrace import KGroupedStream, SlidingWindows, StreamsBuilder, TimeWindows, serdes
 from headrace.state.buffer import Buffer, Coding
 from headrace.state.timed import TimedBuffer
@@ -20,20 +23,20 @@ from headrace.topology.context.environment import TaskEnvironment
 ACCOUNTS = 200
 SECOND = timedelta(seconds=1)
 DAY = timedelta(days=1)
-"""The same records come again and again, and are never too late."""
+"""Grace period of records that repeat with the same timestamps; none is late."""
 TUMBLING = TimeWindows(size=SECOND, grace=DAY)
 HOPPING = TimeWindows(size=SECOND, advance=SECOND / 5, grace=DAY)
 SLIDING = SlidingWindows(time_difference=timedelta(milliseconds=20), grace=DAY)
 CACHED = replace(OPTIONS, caching=True)
 
-Step = Callable[[KGroupedStream[str, Any]], Any]
+Aggregate = Callable[[KGroupedStream[str, Any]], Any]
 
 
-def bound(step: Step) -> Callable[[], object]:
-    """What runs one batch of bookings through a step, whose results go nowhere."""
+def bound(aggregate: Aggregate) -> Callable[[], object]:
+    """Return a function that aggregates one batch of bookings, and discards the results."""
     builder = StreamsBuilder()
     group = builder.stream(SOURCE, key=serdes.string).group_by_key()
-    step(group).to_stream().to("out")
+    aggregate(group).to_stream().to("out")
     (sub,) = builder.build().sub_topologies
     program = compile_sub_topology(sub, CACHED)
     buffers = {}
@@ -67,7 +70,7 @@ def add(_key: str, booking: Any, total: Any) -> Any:
     return total + booking["amount"]
 
 
-STEPS: dict[str, Step] = {
+AGGREGATES: dict[str, Aggregate] = {
     "count": lambda group: group.count(),
     "count, tumbling": lambda group: group.windowed_by(TUMBLING).count(),
     "count, tumbling, on close": lambda group: group.windowed_by(
@@ -83,9 +86,10 @@ STEPS: dict[str, Step] = {
 
 
 def main() -> None:
-    compare(
+    """Time aggregations."""
+    print_times(
         "windows, ns per input record",
-        [Comparison(what, RECORDS, bound(step)) for what, step in STEPS.items()],
+        [TimedPair(name, RECORDS, bound(aggregate)) for name, aggregate in AGGREGATES.items()],
     )
 
 
