@@ -1,9 +1,9 @@
-"""What a commit's question costs which topics there are: ``python -m benchmarks.question``.
+"""Cost of the check of topic identities at a commit: ``python -m benchmarks.topic_check_cost``.
 
-Each pair runs an application once with the question and once without it, over the same input, each
-in a process of its own; which comes first changes from pair to pair, as the machine's speed changes
-from one minute to the next. The ratio is taken within a pair. It is worth something on a quiet
-machine, and with a spread that is smaller than what it differs from 1 by.
+Each pair has a run with the check and a run without it, on the same input, in separate processes.
+The order alternates, because the speed of a machine changes from minute to minute, and ratios are
+taken within a pair. Run it on an idle machine: a ratio is significant only if its deviation is
+smaller than its difference from 1.
 """
 
 from __future__ import annotations
@@ -25,37 +25,38 @@ from benchmarks.plan import JobRun
 from benchmarks.results import Figure, JobResult
 from benchmarks.throughput import measure
 
-ASKED, UNASKED = Variant("headrace", caches=False), Variant("by hand", caches=False)
-"""The second variant uses the name of a peer for another program of Headrace."""
-JOBS_ASKED = ("stateless", "sum")
+WITH_CHECK, WITHOUT_CHECK = Variant("headrace", caches=False), Variant("by hand", caches=False)
+"""The second variant runs `benchmarks.peers.without_topic_check` under the name of a peer."""
+MEASURED_JOBS = ("stateless", "sum")
 
 
-def _unasked(variant: Variant, spec: RunSpec) -> list[str]:
+def _without_check(variant: Variant, spec: RunSpec) -> list[str]:
     command = headrace(variant, spec)
-    return ["benchmarks.peers.unasked" if w == "benchmarks.service" else w for w in command]
+    other = {"benchmarks.service": "benchmarks.peers.without_topic_check"}
+    return [other.get(argument, argument) for argument in command]
 
 
-PEERS: Mapping[str, Command] = {"headrace": headrace, "by hand": _unasked}
+PEERS: Mapping[str, Command] = {"headrace": headrace, "by hand": _without_check}
 
 
 def _table(results: list[JobResult]) -> Table:
-    table = Table(title="with the question over without it: median, lowest-highest, deviation")
-    for title in ("job", "figure", "asked", "not asked", "ratio", "range", "deviation"):
+    table = Table(title="with the check / without it: median, minimum-maximum, deviation")
+    for title in ("job", "figure", "checked", "unchecked", "ratio", "range", "deviation"):
         table.add_column(title, justify="left" if title in ("job", "figure") else "right")
     figures: dict[str, Figure] = {
         "records/s": lambda run: run.steady_rate,
         "records/CPU-s": lambda run: run.records / run.cpu_s,
     }
     for one in results:
-        asked, unasked = one.series
+        checked, unchecked = one.series
         for name, figure in figures.items():
-            ratios = asked.ratios(unasked, figure)
+            ratios = checked.ratios(unchecked, figure)
             spread = statistics.stdev(ratios) if len(ratios) > 1 else 0.0
             table.add_row(
                 one.title,
                 name,
-                f"{asked.median(figure):,.0f}",
-                f"{unasked.median(figure):,.0f}",
+                f"{checked.median(figure):,.0f}",
+                f"{unchecked.median(figure):,.0f}",
                 f"{statistics.median(ratios):.3f}",
                 f"{min(ratios):.3f}-{max(ratios):.3f}",
                 f"{spread:.3f}",
@@ -69,14 +70,14 @@ def _table(results: list[JobResult]) -> Table:
 @click.option("--pairs", default=6, show_default=True, help="Number of pairs of runs.")
 @click.option("--partitions", default=1, show_default=True, help="Partitions of each topic.")
 def main(bootstrap: str | None, records: int | None, pairs: int, partitions: int) -> None:
-    """Compare commits that ask which topics there are with commits that do not."""
+    """Measure the cost of the check of topic identities at a commit."""
     console = Console(width=140)
     results = []
     with open_cluster(bootstrap) as cluster:
-        for name in JOBS_ASKED:
+        for name in MEASURED_JOBS:
             job = JOBS[name]
             shape = job.shape(records or job.shapes[0].records)
-            job_run = JobRun(job, job.title, shape, (ASKED, UNASKED), pairs)
+            job_run = JobRun(job, job.title, shape, (WITH_CHECK, WITHOUT_CHECK), pairs)
             results.append(
                 measure(cluster, job_run, PEERS, partitions=partitions, log=console.print)
             )
