@@ -49,7 +49,7 @@ def compare(
             both.append((runs[settings[0]], runs[settings[1]]))
     benchmark.close()
     first, second = settings
-    click.echo(f"{job.title}, {first} over {second}, median (lowest-highest) of {pairs} pairs:")
+    click.echo(f"{job.title}, {first} over {second}, median (minimum-maximum) of {pairs} pairs:")
     _print("records per second", both, lambda a, b: b.end_to_end_s / a.end_to_end_s)
     _print("records per second, steady state", both, lambda a, b: b.steady_s / a.steady_s)
     _print("records per CPU-second", both, lambda a, b: b.cpu_s / a.cpu_s)

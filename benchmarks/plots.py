@@ -7,8 +7,8 @@ from pathlib import Path
 
 from benchmarks.results import Comparison, Report, comparisons
 
-BAR = 0.8
-INCHES_EACH = 0.32
+BAR_HEIGHT = 0.8
+INCHES_PER_ROW = 0.32
 
 
 def draw(report: Report, directory: Path) -> list[Path]:
@@ -35,14 +35,14 @@ def draw(report: Report, directory: Path) -> list[Path]:
 def _ratios(other: str, compared: Sequence[Comparison], path: Path) -> None:
     from matplotlib import pyplot as plt
 
-    figure, axes = plt.subplots(figsize=(8, 1.2 + INCHES_EACH * len(compared)))
+    figure, axes = plt.subplots(figsize=(8, 1.2 + INCHES_PER_ROW * len(compared)))
     rows = list(range(len(compared)))
     middles = [one.end_to_end[0] for one in compared]
     errors = [
         [one.end_to_end[0] - one.end_to_end[1] for one in compared],
         [one.end_to_end[2] - one.end_to_end[0] for one in compared],
     ]
-    axes.barh(rows, middles, BAR, xerr=errors, color="#4878a8", ecolor="#333333")
+    axes.barh(rows, middles, BAR_HEIGHT, xerr=errors, color="#4878a8", ecolor="#333333")
     axes.axvline(1, color="#333333", linewidth=1)
     axes.set_yticks(rows, [f"{one.name}\n{one.settings}" for one in compared], fontsize=7)
     axes.invert_yaxis()

@@ -186,7 +186,7 @@ def restart_table(found: Sequence[Restart]) -> Table:
 def memory_table(found: Sequence[Memory]) -> Table:
     """Return resident memory in MiB by number of keys."""
     table = _table(
-        "resident memory in MiB while the last document of each key is kept, exactly-once",
+        "resident memory in MiB, with the last document of each key as state, exactly-once",
         right=("keys", "bytes of a value", "running", "most", "last", "rows/s"),
     )
     for memory in found:

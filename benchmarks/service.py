@@ -1,6 +1,7 @@
-"""Application that runs until SIGTERM and prints its events.
+"""Process of a benchmark's application: ``python -m benchmarks.service TOPOLOGY``.
 
-Each line is JSON: ``event``, ``at_s`` on the machine's monotonic clock, and the event's fields.
+It runs until SIGTERM, and prints its events as lines of JSON with ``event``, the time ``at_s`` of
+the monotonic clock, and the fields of the event. Benchmarks start it and read the events.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ from headrace.streams.worker.recovery import Recovery
 
 
 def print_event(event: str, **fields: object) -> None:
-    """Write one line."""
+    """Print an event as a line of JSON."""
     print(json.dumps({"event": event, "at_s": time.monotonic(), **fields}), flush=True)
 
 
-class Listener:
+class EventPrinter:
     """Prints assignments, restores and commits."""
 
     def on_assignment(self, tasks: Sequence[TaskId]) -> None:
@@ -43,41 +44,43 @@ class Listener:
         print_event("restore_started", tp=str(tp), store=store, begin=begin, end=end)
 
     def on_batch_restored(self, tp: TopicPartition, store: str, offset: int, count: int) -> None:
-        """Ignore batches; the total follows."""
+        """Ignore batches, because `on_restore_end` has the total."""
 
     def on_restore_end(self, tp: TopicPartition, store: str, total: int) -> None:
         print_event("restored", tp=str(tp), store=store, records=total)
 
 
-def _print_init(init: Callable[[TransactionalProducer], None]) -> None:
+def _print_initialization(init: Callable[[TransactionalProducer], None]) -> None:
     """Print the end of init_transactions, for which there is no listener."""
 
-    def traced(self: TransactionalProducer) -> None:
+    def printing(self: TransactionalProducer) -> None:
         init(self)
         print_event("transactions_initialised")
 
-    TransactionalProducer.init = traced  # type: ignore[method-assign]
+    TransactionalProducer.init = printing  # type: ignore[method-assign]
 
 
 def _print_aborts(abort: Callable[[Recovery], None]) -> None:
     """Print aborted transactions, for which there is no listener."""
 
-    def traced(self: Recovery) -> None:
+    def printing(self: Recovery) -> None:
         print_event("aborted")
         abort(self)
 
-    Recovery.abort = traced  # type: ignore[method-assign]
+    Recovery.abort = printing  # type: ignore[method-assign]
 
 
 @click.command()
 @click.argument("topology", type=click.Choice(list(TOPOLOGIES)))
-@click.option("--bootstrap", required=True)
+@click.option("--bootstrap", required=True, help="Bootstrap servers.")
 @click.option(
     "--run", "run_name", required=True, help="application.id, and prefix of internal topics."
 )
 @click.option("--source", required=True, help="Prefix of the input topics.")
-@click.option("--state-dir", type=Path, required=True)
-@click.option("--guarantee", default="exactly_once_v2", show_default=True)
+@click.option("--state-dir", type=Path, required=True, help="State directory.")
+@click.option(
+    "--guarantee", default="exactly_once_v2", show_default=True, help="processing.guarantee."
+)
 @click.option("--set", "extra", multiple=True, help="Setting, as name=value.")
 @click.option("--profile", type=Path, help="File for a cProfile of the run.")
 def main(
@@ -95,7 +98,7 @@ def main(
         wrapper_class=structlog.make_filtering_bound_logger("warning"),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
     )
-    _print_init(TransactionalProducer.init)
+    _print_initialization(TransactionalProducer.init)
     _print_aborts(Recovery.abort)
     settings: dict[str, object] = {
         "application.id": run_name,
@@ -104,20 +107,20 @@ def main(
         "state.dir": str(state_dir),
         **dict(item.split("=", 1) for item in extra),
     }
-    listener = Listener()
+    printer = EventPrinter()
     app = KafkaStreams(
         TOPOLOGIES[topology](source, f"{run_name}-output"),
         settings,
-        worker_listener=listener,
-        restore_listener=listener,
+        worker_listener=printer,
+        restore_listener=printer,
     )
     if profile is None:
         app.run()
     else:
-        _profiled(app, profile)
+        _run_profiled(app, profile)
 
 
-def _profiled(app: KafkaStreams, path: Path) -> None:
+def _run_profiled(app: KafkaStreams, path: Path) -> None:
     import cProfile
 
     profiler = cProfile.Profile(time.thread_time)

@@ -36,7 +36,7 @@ def fields(shape: Shape) -> Iterator[tuple[int, int, int, int, bool]]:
 
 
 def invoices(source: str, output: str) -> Topology:
-    """Parse, keep what is paid, and write another document."""
+    """Parse, keep paid orders, and write another document."""
     builder = StreamsBuilder()
     (
         builder.stream(topic(source, "in"))

@@ -159,7 +159,7 @@ class Ranges:
     value_bytes: int = 0
 
     def draw(self, job: str, seed: int) -> Shape:
-        """Draw a shape; the same job and seed give the same shape."""
+        """Draw a shape; the same job and seed yield the same shape."""
         rng = Random(f"{job} {seed}")
         low, high = map(math.log, self.keys)
         skew = round(rng.uniform(0.7, 1.2), 2) if rng.random() < 0.5 else 0.0

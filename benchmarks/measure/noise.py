@@ -7,14 +7,14 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-TURNS = 1_000_000
+ITERATIONS = 1_000_000
 
 
 def loop_ms() -> float:
     """Return the current time of the loop."""
     began = time.perf_counter()
     total = 0
-    for number in range(TURNS):
+    for number in range(ITERATIONS):
         total += number * number % 7
     assert total > 0
     return (time.perf_counter() - began) * 1000

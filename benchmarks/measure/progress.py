@@ -1,7 +1,7 @@
 """Progress of an application, measured from outside by the committed offsets of its group.
 
-It is the same for every library, and costs a few requests each tenth of a second. An application is
-done when the input topics and internal topics are committed to their ends, and offsets are stable.
+The method works for every library, and costs a few requests ten times per second. An application is
+done when input topics and internal topics are committed to their ends, and offsets are stable.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ TIMEOUT_S = 30.0
 QUIET_S = 0.7
 """Several commit intervals: records that were read are committed by then."""
 INTERNAL = ("-repartition", "-topic")
-"""Suffixes of internal topics that an application reads; a foreign-key join's is the second."""
-INTERNAL_ANYWHERE = "repartition__"
+"""Suffixes of internal topics that an application reads; the second is of foreign-key joins."""
+INTERNAL_PART = "repartition__"
 
-MOVING = (
+RETRIABLE = (
     KafkaError.NOT_COORDINATOR,
     KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
     KafkaError.COORDINATOR_NOT_AVAILABLE,
@@ -68,7 +68,7 @@ class Progress:
                 "bootstrap.servers": bootstrap,
                 "log_level": 2,
                 "group.id": run,
-                # Otherwise reads would wait for the end of each open transaction.
+                # With read_committed, reads would wait for the end of each open transaction.
                 "isolation.level": "read_uncommitted",
             }
         )
@@ -102,14 +102,14 @@ class Progress:
                 share = 1.0 if here == before else (total - before) / (here - before)
                 return before_s + share * (sample.at_s - before_s)
             before_s, before = sample.at_s, here
-        raise ValueError("never reached")
+        raise ValueError("offsets never reached the total")
 
     def _committed(self) -> dict[Tp, int]:
         # By a consumer, because the admin client crashes if there has never been a group.
         try:
             found = self._reader.committed(self._partitions(), TIMEOUT_S)
         except KafkaException as error:
-            if error.args[0].code() not in MOVING:
+            if error.args[0].code() not in RETRIABLE:
                 raise
             return self.samples[-1].committed if self.samples else {}
         return {(p.topic, p.partition): p.offset for p in found if p.offset >= 0}
@@ -120,17 +120,17 @@ class Progress:
             name
             for name in topics
             if name in self.sources
-            or (self.run in name and (name.endswith(INTERNAL) or INTERNAL_ANYWHERE in name))
+            or (self.run in name and (name.endswith(INTERNAL) or INTERNAL_PART in name))
         ]
         return [TopicPartition(name, p) for name in read for p in topics[name].partitions]
 
     def _at_end(self, committed: dict[Tp, int]) -> bool:
-        asked = self.admin.list_offsets(
+        results = self.admin.list_offsets(
             {tp: OffsetSpec.latest() for tp in self._partitions()},  # type: ignore[no-untyped-call]
             isolation_level=IsolationLevel.READ_COMMITTED,
         )
-        for tp, answer in asked.items():
-            end = answer.result(TIMEOUT_S).offset
+        for tp, result in results.items():
+            end = result.result(TIMEOUT_S).offset
             # The marker of the last transaction follows the last record.
             marker = 0 if tp.topic in self.sources else 1
             if committed.get((tp.topic, tp.partition), 0) < end - marker:

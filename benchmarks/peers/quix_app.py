@@ -14,14 +14,14 @@ from quixstreams.models import Serializer
 
 
 class Long(Serializer):  # type: ignore[misc]
-    """Eight bytes, as Kafka's own."""
+    """Serializer of eight bytes, as Kafka's."""
 
     def __call__(self, value: int, ctx: object = None) -> bytes:  # noqa: ARG002
         return value.to_bytes(8, "big")
 
 
 def main() -> None:
-    """Run one job."""
+    """Run one job until SIGTERM."""
     job, bootstrap, group, source, output, state, guarantee, interval = sys.argv[1:]
     exactly_once = guarantee == "exactly_once_v2"
     app = Application(
@@ -31,7 +31,7 @@ def main() -> None:
         auto_offset_reset="earliest",
         commit_interval=float(interval),
         processing_guarantee="exactly-once" if exactly_once else "at-least-once",
-        # The same as for the others.
+        # As of the other peers.
         producer_extra_config={"compression.type": "lz4", "linger.ms": 5},
         consumer_extra_config={"fetch.queue.backoff.ms": 2},
         loglevel="WARNING",
@@ -41,7 +41,7 @@ def main() -> None:
         counts = app.topic(output, key_serializer="str", value_serializer=Long())
         words = app.dataframe(lines).apply(str.split, expand=True)
         by_word = words.group_by(
-            _itself,
+            _identity,
             name="word",
             key_serializer="str",
             key_deserializer="str",
@@ -55,13 +55,13 @@ def main() -> None:
         app.dataframe(amounts).apply(_sum, stateful=True).to_topic(sums)
     else:
         orders = app.topic(f"{source}-in", key_deserializer="bytes", value_deserializer="json")
-        made = app.topic(output, key_serializer="bytes", value_serializer="json")
+        invoiced = app.topic(output, key_serializer="bytes", value_serializer="json")
         invoices = app.dataframe(orders).filter(_is_paid).apply(_invoice)
-        invoices.to_topic(made)
+        invoices.to_topic(invoiced)
     app.run()
 
 
-def _itself(word: str) -> str:
+def _identity(word: str) -> str:
     return word
 
 
