@@ -9,7 +9,7 @@ from benchmarks.jobs.catalogue import JOBS
 from benchmarks.jobs.job import Job
 from benchmarks.jobs.shape import Shape
 from benchmarks.jobs.sums import ACCOUNTS
-from benchmarks.peers.hand import LOOPS
+from benchmarks.peers.hand_written import CONSUMERS
 from benchmarks.peers.peer import Guarantee, Peer, Variant
 from benchmarks.peers.quix import KINDS
 from benchmarks.results import MIN_ROUNDS
@@ -187,7 +187,7 @@ def _variants(
 
 def _compared(job: Job, guarantee: Guarantee, *, caches: bool, repeated: bool) -> Iterator[Variant]:
     peers: tuple[Peer, ...] = ("headrace", "checkout", "kafka-streams")
-    for peer in (*peers, "by hand") if job.kind in LOOPS else peers:
+    for peer in (*peers, "by hand") if job.kind in CONSUMERS else peers:
         yield Variant(peer, guarantee, caches, repeated=repeated)
     if job.stateful and caches and guarantee == "exactly_once_v2":
         yield Variant("headrace pure", guarantee, caches, repeated=repeated)

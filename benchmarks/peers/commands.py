@@ -59,7 +59,7 @@ def of_checkout(path: Path) -> Command:
 def by_hand(variant: Variant, spec: RunSpec) -> list[str]:
     """Return the command of a hand-written consumer."""
     return [
-        *(sys.executable, "-m", "benchmarks.peers.hand", spec.kind),
+        *(sys.executable, "-m", "benchmarks.peers.hand_written", spec.kind),
         *("--bootstrap", spec.bootstrap, "--run", spec.run, "--source", spec.source),
         *("--output", spec.output),
         *(["--at-least-once"] if variant.guarantee == "at_least_once" else []),

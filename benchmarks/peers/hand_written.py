@@ -1,7 +1,7 @@
 """Four jobs as hand-written consumers on confluent-kafka.
 
 They do only what the job requires. State is a dict, and one process owns all partitions. Each error
-ends the process, and the next one starts at the committed offsets with the state of the changelog.
+ends the process. The next process restores the changelog, and starts at the committed offsets.
 They have the same guarantee as Headrace, the same settings of the clients and of Python's garbage
 collector, and the same outputs: one per key and commit, or each update.
 """
@@ -57,7 +57,7 @@ class Setting:
         return f"{self.run}-changelog"
 
 
-class Loop(Protocol):
+class ConsumerJob(Protocol):
     """Hand-written consumer of a job."""
 
     def take(self, batch: Batch) -> None:
@@ -163,7 +163,7 @@ def _failed(error: object, _message: object) -> None:
 
 
 def checked(batch: list[Message]) -> Batch:
-    """Raise if a batch contains an error; the usual case is one loop in C."""
+    """Raise if a batch contains an error; without errors, the check runs in C."""
     if any(map(Message.error, batch)):
         raise KafkaException(next(m.error() for m in batch if m.error()))
     return batch
@@ -273,7 +273,7 @@ class Sum:
 
 
 class Stateless:
-    """W3: parse, keep what is paid, and write another document."""
+    """W3: parse, keep paid orders, and write another document."""
 
     def __init__(self, setting: Setting) -> None:
         self._output = setting.output
@@ -292,7 +292,7 @@ class Stateless:
         """Outputs are not cached."""
 
 
-def run(loop: WordCount | Sum | Stateless) -> None:
+def run(job: WordCount | Sum | Stateless) -> None:
     """Run until SIGTERM."""
     stopped = False
 
@@ -302,7 +302,7 @@ def run(loop: WordCount | Sum | Stateless) -> None:
 
     signal.signal(signal.SIGTERM, stop)
     gc.set_threshold(COLLECT_AFTER_OBJECTS, *gc.get_threshold()[1:])
-    clients = loop.clients
+    clients = job.clients
     clients.start()
     pending = False
     due = time.monotonic() + COMMIT_MS / 1000
@@ -310,16 +310,16 @@ def run(loop: WordCount | Sum | Stateless) -> None:
         batch = checked(clients.consumer.consume(BATCH, 0.02))
         if batch:
             pending = True
-            loop.take(batch)
+            job.take(batch)
         clients.producer.poll(0)
         if pending and time.monotonic() >= due:
-            loop.flush()
+            job.flush()
             clients.commit()
             pending = False
             due = time.monotonic() + COMMIT_MS / 1000
 
 
-LOOPS: dict[str, Callable[[Setting], WordCount | Sum | Stateless]] = {
+CONSUMERS: dict[str, Callable[[Setting], WordCount | Sum | Stateless]] = {
     "words": WordCount,
     "sum": lambda setting: Sum(setting, windowed=False),
     "windows": lambda setting: Sum(setting, windowed=True),
@@ -328,7 +328,7 @@ LOOPS: dict[str, Callable[[Setting], WordCount | Sum | Stateless]] = {
 
 
 @click.command()
-@click.argument("kind", type=click.Choice(list(LOOPS)))
+@click.argument("kind", type=click.Choice(list(CONSUMERS)))
 @click.option("--bootstrap", required=True)
 @click.option("--run", "name", required=True, help="Group, and prefix of internal topics.")
 @click.option("--source", required=True, help="Prefix of the input topic.")
@@ -356,7 +356,7 @@ def main(
         caches=not every_update,
         combined=combined,
     )
-    run(LOOPS[kind](setting))
+    run(CONSUMERS[kind](setting))
 
 
 if __name__ == "__main__":
