@@ -1,8 +1,8 @@
 """Cost of `stream.time=slowest`: ``python -m benchmarks.event_time``.
 
-Jobs with a repartition topic, once with `slowest` and once with `fastest`, in turns over the same
-input: time, processor time, and bytes that the broker stores, with results compared with a recount.
-Then the latency of a steady stream.
+Runs jobs with a repartition topic in pairs, once with `slowest` and once with `fastest`, on the
+same input, and compares their outputs with a recount. It prints ratios of throughput, of CPU time
+and of the bytes that the broker stores, and then the latency of a steady stream.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from dataclasses import replace
 
 import click
 
-from benchmarks.jobs.moved import MOVED_WINDOWS, job_of
+from benchmarks.jobs.repartitioned import REPARTITIONED_WINDOWS, sum_by_account
 from benchmarks.jobs.words import JOBS as WORDS
-from benchmarks.latency import WARMING_S, headrace_runner, measured
+from benchmarks.latency import BROKER_WARM_UP_S, headrace_runner, measure_latency
 from benchmarks.measure.cluster import open_cluster
 from benchmarks.pairs import compare
 
 SETTINGS = ("stream.time=slowest", "stream.time=fastest")
-WORDS_SHARE = 4
-"""A sentence is eight records in the repartition topic."""
+WORDS_DIVISOR = 4
+"""Divisor of the number of sentences, each of which is eight records in the repartition topic."""
 
 
 @click.command()
@@ -44,9 +44,9 @@ def main(
     """Compare slowest with fastest in jobs that read a repartition topic."""
     (words,) = WORDS
     jobs = (
-        replace(words, shapes=(words.shape(records // WORDS_SHARE),)),
-        job_of(10_000, records),
-        replace(MOVED_WINDOWS, shapes=(MOVED_WINDOWS.shape(records),)),
+        replace(words, shapes=(words.shape(records // WORDS_DIVISOR),)),
+        sum_by_account(10_000, records),
+        replace(REPARTITIONED_WINDOWS, shapes=(REPARTITIONED_WINDOWS.shape(records),)),
     )
     with open_cluster(bootstrap) as cluster:
         for job in jobs:
@@ -55,15 +55,15 @@ def main(
         if names and "latency" not in names:
             return
         runners = [headrace_runner([setting]) for setting in SETTINGS]
-        for latency in measured(
+        for latency in measure_latency(
             cluster,
             rate,
             seconds,
             runners,
             pairs,
-            applications=("moved_last_windows",),
+            applications=("repartitioned_last_windows",),
             partitions=partitions,
-            warming_s=WARMING_S,
+            broker_warm_up_s=BROKER_WARM_UP_S,
         ):
             click.echo(
                 f"{latency.runner}: p50 {latency.p50:.0f} ms, p99 {latency.p99:.0f} ms, "

@@ -1,8 +1,9 @@
 """End-to-end latency, from sending a record to its committed output.
 
-``python -m benchmarks.latency``: a steady stream of records, an application with exactly-once, and
-a consumer with `read_committed`, all on one machine, so that one clock measures both ends. The same
-with other settings, another checkout of Headrace, or Kafka Streams run in turns with it.
+``python -m benchmarks.latency`` runs a steady load, an application with exactly-once, and a
+consumer with `read_committed` on one machine, so that one clock measures both ends. Other settings,
+another checkout of Headrace and Kafka Streams can run in turns with it. The output has percentiles
+of the latency in milliseconds, commits per second, and the CPU of the application and the broker.
 """
 
 from __future__ import annotations
@@ -35,11 +36,11 @@ KEYS = 1000
 APPLICATIONS = ("stateless", "last_value")
 START_S = 60.0
 WARM_UP_S = 3.0
-WARMING_S = 40.0
-"""Duration of the warm-up of a temporary broker."""
+BROKER_WARM_UP_S = 40.0
+"""Duration of a run before the others, in which the JVM of a temporary broker compiles."""
 DRAIN_S = 20.0
 _PAUSE_S = 0.0005
-"""Interval in which due records are sent."""
+"""Pause after each batch of due records."""
 EVERY_UPDATE = Variant("headrace", caches=False)
 
 
@@ -63,11 +64,11 @@ def headrace_runner(settings: Sequence[str] = (), checkout: Path | None = None) 
         settings: settings of the application, as name=value.
         checkout: another checkout with an environment in `.venv`; None for this one.
     """
-    words = [word for item in settings for word in ("--set", item)]
+    options = [option for item in settings for option in ("--set", item)]
     python = sys.executable if checkout is None else str(checkout / ".venv" / "bin" / "python")
 
     def command(spec: RunSpec) -> list[str]:
-        return [python, *headrace(EVERY_UPDATE, spec)[1:], *words]
+        return [python, *headrace(EVERY_UPDATE, spec)[1:], *options]
 
     name = "headrace" if checkout is None else f"headrace of {checkout}"
     return Runner(" ".join((name, *settings)), command)
@@ -81,7 +82,7 @@ def kafka_streams(report: Callable[[str], None]) -> list[Runner]:
     return [Runner("kafka-streams", lambda spec: found(EVERY_UPDATE, spec))]
 
 
-class Feed:
+class LoadGenerator:
     """Sends documents with their send time at a steady rate, in a separate thread."""
 
     def __init__(self, bootstrap: str, topic: str, per_s: int, seconds: float) -> None:
@@ -90,8 +91,8 @@ class Feed:
         self._per_s = per_s
         self._seconds = seconds
         self.sent = 0
-        self.left = int(per_s * seconds)
-        """Number of records that are missing in the output."""
+        self.missing = int(per_s * seconds)
+        """Number of records whose output has not been read."""
         self.thread = threading.Thread(target=self._run, daemon=True)
 
     def probe(self) -> None:
@@ -120,8 +121,8 @@ def _document(sent_ns: int) -> bytes:
     return b'{"paid":true,"price":%d,"quantity":1,"user":"user"}' % sent_ns
 
 
-class Output:
-    """Reads committed records, and computes their age."""
+class OutputReader:
+    """Reads committed records of the output, and computes their latencies."""
 
     def __init__(self, bootstrap: str, topic: str) -> None:
         self._consumer = Consumer(
@@ -138,8 +139,8 @@ class Output:
         self.offset = 0
         """Offset of the last record; markers of transactions have offsets too."""
 
-    def ages_ms(self) -> list[float]:
-        """Return the ages of new records, after a short wait; empty if there are none."""
+    def latencies_ms(self) -> list[float]:
+        """Return the latencies of new records after a short wait; empty if there are none."""
         # A batch call waits for a full batch or a timeout, which would be measured too.
         first = self._consumer.poll(0.05)
         found = []
@@ -150,10 +151,10 @@ class Output:
             self.offset = message.offset() or 0
         return found
 
-    def wait_for_one(self) -> None:
+    def wait_for_probe(self) -> None:
         """Wait for the output of the probe."""
         deadline = time.monotonic() + START_S
-        while not self.ages_ms():
+        while not self.latencies_ms():
             if time.monotonic() > deadline:
                 raise click.ClickException(f"no output within {START_S:.0f} s")
 
@@ -180,27 +181,29 @@ def _measure(
         spec = RunSpec(application, cluster.bootstrap, name, name, output, Path(state))
         with running(runner.command(spec), 1) as processes:
             pids = [process.pid for process in processes]
-            feed = Feed(cluster.bootstrap, source, per_s, seconds + WARM_UP_S)
-            feed.probe()
-            read = Output(cluster.bootstrap, output)
-            read.wait_for_one()
-            feed.thread.start()
+            load = LoadGenerator(cluster.bootstrap, source, per_s, seconds + WARM_UP_S)
+            load.probe()
+            reader = OutputReader(cluster.bootstrap, output)
+            reader.wait_for_probe()
+            load.thread.start()
             begun_s = time.monotonic()
-            _read_until(read, feed, begun_s + WARM_UP_S)
-            at_s, offset = time.monotonic(), read.offset
+            _read_until(reader, load, begun_s + WARM_UP_S)
+            at_s, offset = time.monotonic(), reader.offset
             cpu_s, broker_s = resource_usage(pids).cpu_s, resource_usage(broker).cpu_s
-            ms = _read_until(read, feed, begun_s + WARM_UP_S + seconds)
+            ms = _read_until(reader, load, begun_s + WARM_UP_S + seconds)
             took_s = time.monotonic() - at_s
             cpu_s, broker_s = (
                 resource_usage(pids).cpu_s - cpu_s,
                 resource_usage(broker).cpu_s - broker_s,
             )
-            markers = read.offset - offset - len(ms)
-            ms += _read_until(read, feed, time.monotonic() + DRAIN_S)
-            read.close()
+            markers = reader.offset - offset - len(ms)
+            ms += _read_until(reader, load, time.monotonic() + DRAIN_S)
+            reader.close()
     cluster.delete(name)
-    if feed.left:
-        raise click.ClickException(f"{runner.name}, {application}: {feed.left} records are missing")
+    if load.missing:
+        raise click.ClickException(
+            f"{runner.name}, {application}: {load.missing} records are missing"
+        )
     cuts = statistics.quantiles(ms, n=1000, method="inclusive")
     return Latency(
         application,
@@ -217,16 +220,16 @@ def _measure(
     )
 
 
-def _read_until(read: Output, feed: Feed, deadline: float) -> list[float]:
+def _read_until(reader: OutputReader, load: LoadGenerator, deadline: float) -> list[float]:
     ms: list[float] = []
-    while feed.left and time.monotonic() < deadline:
-        found = read.ages_ms()
-        feed.left -= len(found)
+    while load.missing and time.monotonic() < deadline:
+        found = reader.latencies_ms()
+        load.missing -= len(found)
         ms += found
     return ms
 
 
-def measured(
+def measure_latency(
     cluster: Cluster,
     rate: int,
     seconds: float,
@@ -235,7 +238,7 @@ def measured(
     *,
     applications: Sequence[str] = APPLICATIONS,
     partitions: int = 1,
-    warming_s: float = 0.0,
+    broker_warm_up_s: float = 0.0,
 ) -> list[Latency]:
     """Measure the latency of applications, by default a stateless and a stateful application.
 
@@ -247,11 +250,13 @@ def measured(
         rounds: number of rounds.
         applications: names of topologies.
         partitions: partitions of each topic.
-        warming_s: duration of a run before, in which the JVM of a new broker compiles.
+        broker_warm_up_s: duration of a run that warms a new broker, and does not count.
     """
     found = []
-    if warming_s:
-        _measure(cluster, applications[0], runners[0], rate, warming_s, partitions=partitions)
+    if broker_warm_up_s:
+        _measure(
+            cluster, applications[0], runners[0], rate, broker_warm_up_s, partitions=partitions
+        )
     for application in applications:
         for number in range(rounds):
             for runner in runners if number % 2 == 0 else reversed(runners):
@@ -295,8 +300,10 @@ def main(
     runners += [headrace_runner(extra, checkout) for checkout in checkouts]
     runners += kafka_streams(console.print) if java else []
     with open_cluster(bootstrap) as cluster:
-        warming_s = WARMING_S if bootstrap is None else 0.0
-        found = measured(cluster, rate, seconds, runners, rounds, warming_s=warming_s)
+        broker_warm_up_s = BROKER_WARM_UP_S if bootstrap is None else 0.0
+        found = measure_latency(
+            cluster, rate, seconds, runners, rounds, broker_warm_up_s=broker_warm_up_s
+        )
     console.print(latency_table(found))
     if path is not None:
         path.write_text(json.dumps([asdict(one) for one in found], indent=2) + "\n")

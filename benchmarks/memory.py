@@ -1,7 +1,8 @@
 """Resident memory by number of keys: ``python -m benchmarks.memory``.
 
-An application with exactly-once keeps the last document of each key in a store with the default
-serde. Each key occurs once, in an order without a pattern, so that only settings limit the memory.
+An application with exactly-once stores the last document of each key with the default serde. Each
+key occurs once, in a scattered order, so that only settings limit the memory. The output has the
+resident memory before the first record, its maximum, and after the last commit.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ from rich.console import Console
 from benchmarks.jobs.job import Record
 from benchmarks.jobs.shape import START_MS
 from benchmarks.measure.cluster import Cluster, open_cluster
-from benchmarks.measure.processes import Service
+from benchmarks.measure.processes import ApplicationProcess
 from benchmarks.measure.usage import resource_usage
 from benchmarks.report import memory_table
 from benchmarks.results import Memory
 
 POLL_INTERVAL_S = 0.05
 STRIDE = 7919
-"""A prime, so that each key occurs once."""
+"""Distance of consecutive keys; a prime, so that each key occurs once."""
 
 
 def documents(keys: int, value_bytes: int) -> Iterator[Record]:
@@ -38,18 +39,18 @@ def documents(keys: int, value_bytes: int) -> Iterator[Record]:
         yield b'"key-%08d"' % (number * STRIDE % keys), value, START_MS
 
 
-def measured(
+def measure_memory(
     cluster: Cluster, keys: int, *, value_bytes: int, partitions: int, settings: Sequence[str] = ()
 ) -> Memory:
     """Fill the state of an application, and sample its memory."""
-    assert keys % STRIDE, "keys would repeat"
+    assert keys % STRIDE, f"keys must not be a multiple of {STRIDE}"
     name = f"bench-memory-{secrets.token_hex(3)}"
     source = f"{name}-in"
     cluster.create(source, f"{name}-output", partitions=partitions)
     cluster.fill(source, documents(keys, value_bytes))
     with tempfile.TemporaryDirectory(prefix="headrace-bench-state-") as state:
         options = [word for item in settings for word in ("--set", item)]
-        service = Service(
+        process = ApplicationProcess(
             "last_value",
             bootstrap=cluster.bootstrap,
             run=name,
@@ -57,16 +58,16 @@ def measured(
             state=Path(state),
             options=options,
         )
-        service.wait_for("running")
-        begun_s, begin = time.monotonic(), resource_usage([service.pid]).memory
+        process.wait_for("running")
+        began_s, begin = time.monotonic(), resource_usage([process.pid]).memory
         most = last = begin
-        while service.total("committed") < keys:
-            service.require_running()
+        while process.total("committed") < keys:
+            process.require_running()
             time.sleep(POLL_INTERVAL_S)
-            last = resource_usage([service.pid]).memory
+            last = resource_usage([process.pid]).memory
             most = max(most, last)
-        took_s = time.monotonic() - begun_s
-        service.stop()
+        took_s = time.monotonic() - began_s
+        process.stop()
     cluster.delete(name)
     return Memory(keys, value_bytes, begin=begin, most=most, last=last, per_s=keys / took_s)
 
@@ -78,7 +79,7 @@ def measured(
     type=click.IntRange(1), help="Number of keys; repeatable.",
 )  # fmt: skip
 @click.option("--value-bytes", default=100, show_default=True, help="Size of a document.")
-@click.option("--partitions", default=1, show_default=True)
+@click.option("--partitions", default=1, show_default=True, help="Partitions of each topic.")
 @click.option("--set", "settings", multiple=True, help="Setting, as name=value.")
 @click.option("--json", "path", type=click.Path(path_type=Path), help="File for the results.")
 def main(
@@ -92,7 +93,7 @@ def main(
     """Measure resident memory as the keys of an application grow."""
     options = {"value_bytes": value_bytes, "partitions": partitions}
     with open_cluster(bootstrap) as cluster:
-        found = [measured(cluster, keys, settings=settings, **options) for keys in sizes]
+        found = [measure_memory(cluster, keys, settings=settings, **options) for keys in sizes]
     Console().print(memory_table(found))
     if path is not None:
         path.write_text(json.dumps([asdict(one) for one in found], indent=2) + "\n")

@@ -23,8 +23,7 @@ import psutil
 from rich.console import Console
 
 from benchmarks.jobs.catalogue import JOBS
-from benchmarks.latency import headrace_runner, kafka_streams
-from benchmarks.latency import measured as measured_latency
+from benchmarks.latency import headrace_runner, kafka_streams, measure_latency
 from benchmarks.measure.cluster import Cluster, open_cluster
 from benchmarks.measure.noise import Noise, loop_ms
 from benchmarks.peers.commands import PEERS, PYTHON_PEERS, Command, commands, headrace
@@ -43,7 +42,7 @@ from benchmarks.plan import (
 )
 from benchmarks.plots import draw
 from benchmarks.report import WIDTH, tables
-from benchmarks.restart import measured as measured_restarts
+from benchmarks.restart import measure_restarts
 from benchmarks.results import MIN_ROUNDS, JobResult, Latency, Report, Restart
 from benchmarks.throughput import Log, measure
 from headrace.streams.devbroker.jars import KAFKA_VERSION
@@ -113,11 +112,11 @@ def _latency_and_restarts(
 ) -> tuple[list[Latency], list[Restart]]:
     log("[bold]latency[/]")
     runners = [headrace_runner(), *(kafka_streams(log) if size.is_full else [])]
-    latency = measured_latency(cluster, RATE_PER_S, size.latency_s, runners)
+    latency = measure_latency(cluster, RATE_PER_S, size.latency_s, runners)
     restarts = []
     for keys in size.restart_keys:
         log(f"[bold]restart[/] with {keys:,} keys")
-        restarts += measured_restarts(cluster, keys, partitions)
+        restarts += measure_restarts(cluster, keys, partitions)
     return latency, restarts
 
 

@@ -47,13 +47,13 @@ class Benchmark:
         self._peers = peers
         self._partitions = partitions
         self._prefix = f"bench-{job_run.job.name.replace('_', '-')}-{secrets.token_hex(3)}"
-        made = job_run.job.make(job_run.shape)
-        self._expected = made.expected
-        self.records = made.records
-        self.rows = made.rows
-        self._sources = [topic(self._prefix, suffix) for suffix in made.inputs]
+        dataset = job_run.job.generate(job_run.shape)
+        self._expected = dataset.expected
+        self.records = dataset.records
+        self.rows = dataset.rows
+        self._sources = [topic(self._prefix, suffix) for suffix in dataset.inputs]
         cluster.create(*self._sources, partitions=partitions)
-        for suffix, rows in made.inputs.items():
+        for suffix, rows in dataset.inputs.items():
             cluster.fill(topic(self._prefix, suffix), rows)
 
     def run(self, variant: Variant) -> Run:
@@ -195,9 +195,9 @@ def measure(
     series = {v: Series(v.name, v.settings, v.peer) for v in available}
     try:
         for number in range(job_run.rounds):
-            # The order alternates: so the effects of a run on the next one favour no variant.
-            turns = [variant for variant in job_run.in_round(number) if variant in series]
-            for variant in turns if number % 2 == 0 else reversed(turns):
+            # The order alternates, so that effects of a run on the next one favour no variant.
+            variants = [variant for variant in job_run.in_round(number) if variant in series]
+            for variant in variants if number % 2 == 0 else reversed(variants):
                 series[variant].runs.append(_run(benchmark, variant, log))
     finally:
         benchmark.close()

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from benchmarks.jobs import foreign_keys, joins, orders, reduce, sessions, sums, words
 from benchmarks.jobs.last_value import last_value
-from benchmarks.jobs.moved import MOVED_WINDOWS, moved_last_windows, moved_sum
+from benchmarks.jobs.repartitioned import (
+    REPARTITIONED_WINDOWS,
+    repartitioned_last_windows,
+    repartitioned_sum,
+)
 from benchmarks.jobs.windows import SLIDING, TUMBLING
 
 JOBS = {
@@ -25,7 +29,7 @@ JOBS = {
 TOPOLOGIES = {
     **{job.kind: job.topology for job in JOBS.values()},
     "last_value": last_value,
-    "moved_sum": moved_sum,
-    "moved_last_windows": moved_last_windows,
-    MOVED_WINDOWS.kind: MOVED_WINDOWS.topology,
+    "repartitioned_sum": repartitioned_sum,
+    "repartitioned_last_windows": repartitioned_last_windows,
+    REPARTITIONED_WINDOWS.kind: REPARTITIONED_WINDOWS.topology,
 }

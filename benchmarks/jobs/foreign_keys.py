@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from benchmarks.jobs.job import Expected, Job, Made, Record, topic
+from benchmarks.jobs.job import Dataset, Expected, Job, Record, topic
 from benchmarks.jobs.shape import NOTES, START_MS, Ranges, Shape
 from headrace.topology.dsl.builder import StreamsBuilder
 from headrace.topology.topology import Topology
 
 
-def purchases(shape: Shape) -> Made:
+def purchases(shape: Shape) -> Dataset:
     """Generate customers, and purchases of them."""
     rng = shape.generator()
     customers = min(shape.keys, max(1, shape.records // 2))
@@ -24,7 +24,7 @@ def purchases(shape: Shape) -> Made:
         value = b'{"customer":"customer-%06d","price":%d}' % (customer, number)
         rows.append((key, value, START_MS + shape.records + number))
         last[key] = b'{"name":"name-%d","price":%d}' % (customer, number)
-    return Made({"customers": names, "purchases": rows}, Expected(last, None), len(last))
+    return Dataset({"customers": names, "purchases": rows}, Expected(last, None), len(last))
 
 
 def foreign_key(source: str, output: str) -> Topology:

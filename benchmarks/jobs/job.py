@@ -49,7 +49,7 @@ class Expected:
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class Dataset:
     """Input of a job, and its expected output.
 
     Args:
@@ -75,9 +75,9 @@ class Job:
     Args:
         name: name in options and results; peers use `kind`.
         title: title in tables.
-        make: generates the input of a shape.
+        generate: generates the input of a shape.
         topology: called with the prefix of the input topics, and with the output topic.
-        shapes: fixed shapes, the hardest one first.
+        shapes: fixed shapes, the hardest shape first.
         ranges: ranges of random shapes.
         kind: name of the program; several jobs may run one program on different inputs.
         stateful: whether there is state to cache.
@@ -85,7 +85,7 @@ class Job:
 
     name: str
     title: str
-    make: Callable[[Shape], Made]
+    generate: Callable[[Shape], Dataset]
     topology: Callable[[str, str], Topology]
     shapes: tuple[Shape, ...]
     ranges: Ranges | None = None
@@ -97,6 +97,6 @@ class Job:
         return replace(self.shapes[0], records=records)
 
 
-def topic(source: str, end: str) -> str:
+def topic(source: str, suffix: str) -> str:
     """Return the name of an input topic."""
-    return f"{source}-{end}"
+    return f"{source}-{suffix}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from datetime import timedelta
 
-from benchmarks.jobs.job import GRACE_MS, JOIN_MS, Expected, Job, Made, Record, topic
+from benchmarks.jobs.job import GRACE_MS, JOIN_MS, Dataset, Expected, Job, Record, topic
 from benchmarks.jobs.shape import (
     LATE_MS,
     NOTES,
@@ -24,7 +24,7 @@ STEP_MS = 2.0
 OWN_SHARE = 0.5
 
 
-def clicks(shape: Shape) -> Made:
+def clicks(shape: Shape) -> Dataset:
     """Generate clicks of users, of whom nine of ten are in the table; its rows are older."""
     rng = shape.generator()
     users = min(shape.keys, max(1, shape.records // 2))
@@ -45,7 +45,7 @@ def clicks(shape: Shape) -> Made:
         if user % 10:
             last[key] = b'{"name":"name-%d","page":%d}' % (user, number)
             outputs += 1
-    return Made({"users": table, "clicks": rows}, Expected(last, outputs), outputs)
+    return Dataset({"users": table, "clicks": rows}, Expected(last, outputs), outputs)
 
 
 def stream_table(source: str, output: str) -> Topology:
@@ -60,7 +60,7 @@ def stream_table(source: str, output: str) -> Topology:
     return builder.build()
 
 
-def payments(shape: Shape) -> Made:
+def payments(shape: Shape) -> Dataset:
     """Generate orders, and a payment of each with the same key, some of them within ten seconds.
 
     With as many keys as orders, each order has its own key. Otherwise orders are joined with
@@ -96,7 +96,7 @@ def payments(shape: Shape) -> Made:
             value = b'{"paid":%d,"price":%d}' % (number, of_key[key][index][1])
             pairs[name + value] = value
     expected = Expected(pairs, len(pairs), each_record=True)
-    return Made({"orders": orders, "payments": rows}, expected, len(pairs))
+    return Dataset({"orders": orders, "payments": rows}, expected, len(pairs))
 
 
 def stream_stream(source: str, output: str) -> Topology:

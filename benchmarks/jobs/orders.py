@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from benchmarks.jobs.job import Expected, Job, Made, Record, topic
+from benchmarks.jobs.job import Dataset, Expected, Job, Record, topic
 from benchmarks.jobs.shape import NOTES, START_MS, Ranges, Shape
 from headrace.topology.dsl.builder import StreamsBuilder
 from headrace.topology.topology import Topology
 
 
-def orders(shape: Shape) -> Made:
+def orders(shape: Shape) -> Dataset:
     """Generate orders, half of them paid; each order has its own key, and a user."""
     rows: list[Record] = []
     last = {}
@@ -22,7 +22,7 @@ def orders(shape: Shape) -> Made:
         rows.append((key, value % (user, price, quantity, is_paid, note), START_MS + number))
         if paid:
             last[key] = b'{"total":%d,"user":"user-%05d"}' % (price * quantity, user)
-    return Made({"in": rows}, Expected(last, len(last)))
+    return Dataset({"in": rows}, Expected(last, len(last)))
 
 
 def fields(shape: Shape) -> Iterator[tuple[int, int, int, int, bool]]:

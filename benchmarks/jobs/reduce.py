@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.jobs.job import Expected, Job, Made, Record, topic
+from benchmarks.jobs.job import Dataset, Expected, Job, Record, topic
 from benchmarks.jobs.shape import START_MS, Ranges, Shape
 from headrace import serdes
 from headrace.topology.dsl.builder import StreamsBuilder
@@ -11,7 +11,7 @@ from headrace.topology.topology import Topology
 NUMBER_BYTES = 10
 
 
-def versions(shape: Shape) -> Made:
+def versions(shape: Shape) -> Dataset:
     """Generate values that begin with a number; half of each is random bytes."""
     rng = shape.generator()
     size = max(shape.value_bytes, NUMBER_BYTES)
@@ -23,7 +23,7 @@ def versions(shape: Shape) -> Made:
         key, value = keys[document], b"%010d" % number + noise[number % len(noise)]
         last[key] = value.ljust(size, b".")
         rows.append((key, last[key], START_MS + number))
-    return Made({"in": rows}, Expected(last, shape.records))
+    return Dataset({"in": rows}, Expected(last, shape.records))
 
 
 def newest(source: str, output: str) -> Topology:

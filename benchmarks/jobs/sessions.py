@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import orjson
 
-from benchmarks.jobs.job import GAP_MS, GRACE_MS, Expected, Job, Made, topic
+from benchmarks.jobs.job import GAP_MS, GRACE_MS, Dataset, Expected, Job, topic
 from benchmarks.jobs.shape import Ranges, Shape, first_of_key_share, interval_ms_for
 from benchmarks.jobs.windows import readings
 from headrace import SessionWindows
@@ -20,15 +20,17 @@ def session_key(key: bytes, start_ms: int, end_ms: int) -> bytes:
     return key + end_ms.to_bytes(8, "big") + start_ms.to_bytes(8, "big")
 
 
-def visits(shape: Shape) -> Made:
+def visits(shape: Shape) -> Dataset:
     """Generate visits, and the sums of sessions.
 
     A longer session replaces the shorter one, which is deleted. How often that happens depends on
     the order of late records, so only visits in order have a number of outputs.
     """
-    made, rows = readings(shape, interval_ms_for(shape, GAP_MS, first_of_key_share, shape.rows))
+    generated, rows = readings(
+        shape, interval_ms_for(shape, GAP_MS, first_of_key_share, shape.rows)
+    )
     by_key: dict[bytes, list[tuple[int, int]]] = defaultdict(list)
-    for key, amount, time_ms in made:
+    for key, amount, time_ms in generated:
         by_key[key].append((time_ms, amount))
     last: dict[bytes, bytes] = {}
     outputs = shape.records
@@ -45,7 +47,7 @@ def visits(shape: Shape) -> Made:
             total += amount
             before_ms = time_ms
         last[session_key(key, start_ms, before_ms)] = orjson.dumps(total)
-    return Made({"in": rows}, Expected(last, None if shape.late else outputs), len(last))
+    return Dataset({"in": rows}, Expected(last, None if shape.late else outputs), len(last))
 
 
 def sessions(source: str, output: str) -> Topology:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import orjson
 
-from benchmarks.jobs.job import Expected, Job, Made, Record, topic
+from benchmarks.jobs.job import Dataset, Expected, Job, Record, topic
 from benchmarks.jobs.shape import NOTES, START_MS, Ranges, Shape
 from headrace.topology.dsl.builder import StreamsBuilder
 from headrace.topology.topology import Topology
@@ -12,7 +12,7 @@ from headrace.topology.topology import Topology
 ACCOUNTS = Shape("100k", 1_000_000, 100_000)
 
 
-def bookings(shape: Shape) -> Made:
+def bookings(shape: Shape) -> Dataset:
     """Generate bookings on accounts."""
     rng = shape.generator()
     totals: dict[bytes, int] = {}
@@ -26,7 +26,7 @@ def bookings(shape: Shape) -> Made:
         rows.append((key, b'{"amount":%d%b}' % (amount, notes[number % NOTES]), START_MS + number))
         totals[key] = totals.get(key, 0) + amount
     last = {key: orjson.dumps(total) for key, total in totals.items()}
-    return Made({"in": rows}, Expected(last, shape.records))
+    return Dataset({"in": rows}, Expected(last, shape.records))
 
 
 def running_sum(source: str, output: str) -> Topology:

@@ -16,9 +16,9 @@ from benchmarks.jobs.job import (
     GRACE_MS,
     SLIDING_MS,
     WINDOW_MS,
+    Dataset,
     Expected,
     Job,
-    Made,
     Record,
     topic,
 )
@@ -45,10 +45,10 @@ def readings(shape: Shape, step_ms: float) -> tuple[list[tuple[bytes, int, int]]
     amounts = rng.choices(range(1, 1000), k=shape.records)
     drawn = shape.draw_keys(rng, shape.records)
     times = shape.times(rng, shape.records, step_ms)
-    made = [(keys[k], a, time_ms) for k, a, time_ms in zip(drawn, amounts, times, strict=True)]
-    return made, [
+    generated = [(keys[k], a, time_ms) for k, a, time_ms in zip(drawn, amounts, times, strict=True)]
+    return generated, [
         (key, b'{"amount":%d%b}' % (amount, notes[number % NOTES]), time_ms)
-        for number, (key, amount, time_ms) in enumerate(made)
+        for number, (key, amount, time_ms) in enumerate(generated)
     ]
 
 
@@ -57,17 +57,19 @@ def windowed_key(key: bytes, start_ms: int) -> bytes:
     return key + start_ms.to_bytes(8, "big")
 
 
-def tumbling_input(shape: Shape) -> Made:
+def tumbling_input(shape: Shape) -> Dataset:
     """Generate readings, and their sums in tumbling windows."""
-    made, rows = readings(shape, interval_ms_for(shape, WINDOW_MS, rows_in_windows, shape.rows))
+    generated, rows = readings(
+        shape, interval_ms_for(shape, WINDOW_MS, rows_in_windows, shape.rows)
+    )
     sums: dict[bytes, int] = defaultdict(int)
-    for key, amount, time_ms in made:
+    for key, amount, time_ms in generated:
         sums[windowed_key(key, time_ms - time_ms % WINDOW_MS)] += amount
     last = {key: orjson.dumps(total) for key, total in sums.items()}
-    return Made({"in": rows}, Expected(last, shape.records), len(last))
+    return Dataset({"in": rows}, Expected(last, shape.records), len(last))
 
 
-def sliding_input(shape: Shape) -> Made:
+def sliding_input(shape: Shape) -> Dataset:
     """Generate readings, and their sums in sliding windows.
 
     A window ends at each record, and another one starts 1 ms later if a record falls into it. Both
@@ -75,9 +77,9 @@ def sliding_input(shape: Shape) -> Made:
     """
     # A record opens a second window unless no later record of its key follows within the span.
     step_ms = interval_ms_for(shape, SLIDING_MS, first_of_key_share, 2 - shape.rows)
-    made, rows = readings(shape, step_ms)
+    generated, rows = readings(shape, step_ms)
     by_key: dict[bytes, list[tuple[int, int]]] = defaultdict(list)
-    for key, amount, time_ms in made:
+    for key, amount, time_ms in generated:
         by_key[key].append((time_ms, amount))
     last = {}
     for key, own in by_key.items():
@@ -92,7 +94,7 @@ def sliding_input(shape: Shape) -> Made:
                 high += 1
             if high > low:
                 last[windowed_key(key, start_ms)] = orjson.dumps(sums[high] - sums[low])
-    return Made({"in": rows}, Expected(last, None), len(last))
+    return Dataset({"in": rows}, Expected(last, None), len(last))
 
 
 def tumbling(source: str, output: str) -> Topology:

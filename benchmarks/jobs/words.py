@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from benchmarks.jobs.job import Expected, Job, Made, Record, topic
+from benchmarks.jobs.job import Dataset, Expected, Job, Record, topic
 from benchmarks.jobs.shape import START_MS, Ranges, Shape
 from headrace import serdes
 from headrace.topology.dsl.builder import StreamsBuilder
@@ -13,7 +13,7 @@ from headrace.topology.topology import Topology
 WORDS_PER_SENTENCE = 8
 
 
-def sentences(shape: Shape) -> Made:
+def sentences(shape: Shape) -> Dataset:
     """Generate sentences of eight words."""
     rng = shape.generator()
     words = [f"{rng.choice('bcdfgklmnprst')}{rng.choice('aeiou')}{i:x}" for i in range(shape.keys)]
@@ -23,7 +23,7 @@ def sentences(shape: Shape) -> Made:
         for i in range(0, len(drawn), WORDS_PER_SENTENCE)
     ]
     last = {word.encode(): n.to_bytes(8, "big") for word, n in Counter(drawn).items()}
-    return Made({"in": rows}, Expected(last, len(drawn)))
+    return Dataset({"in": rows}, Expected(last, len(drawn)))
 
 
 def word_count(source: str, output: str) -> Topology:

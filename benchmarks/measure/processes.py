@@ -1,4 +1,4 @@
-"""Process of a benchmark's application, and its events."""
+"""Process of a benchmark's application, and the events that it prints."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ TIMEOUT_S = 600.0
 Event = dict[str, Any]
 
 
-class Service:
-    """A running `benchmarks.service`."""
+class ApplicationProcess:
+    """Handle of a running `benchmarks.service`, with its events."""
 
     def __init__(
         self,
@@ -65,8 +65,8 @@ class Service:
         """Wait for an event; return its time since the start of the process, in seconds.
 
         Args:
-            event: its name.
-            records: number of records that all events of this name must have together.
+            event: name of the event.
+            records: total number of records of all events of this name.
         """
         deadline = time.monotonic() + TIMEOUT_S
         while True:

@@ -14,7 +14,7 @@ import click
 import orjson
 from confluent_kafka import Message
 
-from benchmarks.jobs.job import Made
+from benchmarks.jobs.job import Dataset
 from benchmarks.jobs.orders import invoices, orders
 from benchmarks.jobs.shape import Shape
 from benchmarks.jobs.sums import bookings, running_sum
@@ -52,7 +52,7 @@ def messages(records: Sequence[tuple[bytes | None, bytes]], topic: str = SOURCE)
     ]
 
 
-def input_messages(dataset: Made) -> Batch:
+def input_messages(dataset: Dataset) -> Batch:
     """Return the records of a job with one input topic."""
     (rows,) = dataset.inputs.values()
     return messages([(key, value) for key, value, _ in rows])

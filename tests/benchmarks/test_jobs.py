@@ -1,4 +1,4 @@
-"""Each shape of each job, small, in the test driver: the output is the expected one."""
+"""Each shape of each job, with few records, in the test driver."""
 
 from __future__ import annotations
 
@@ -8,31 +8,31 @@ from collections.abc import Iterator
 import pytest
 
 from benchmarks.jobs.catalogue import JOBS
-from benchmarks.jobs.job import Job, Made, topic
-from benchmarks.jobs.moved import MOVED_WINDOWS, job_of
+from benchmarks.jobs.job import Dataset, Job, topic
+from benchmarks.jobs.repartitioned import REPARTITIONED_WINDOWS, sum_by_account
 from benchmarks.jobs.shape import LATE_MS, Shape
 from headrace import TopologyTestDriver, serdes
 
 RECORDS = 300
 SEEDS = (1, 2)
-MOVED = (job_of(7, RECORDS), MOVED_WINDOWS)
-FIXED = [(job, shape) for job in (*JOBS.values(), *MOVED) for shape in job.shapes]
+REPARTITIONED_JOBS = (sum_by_account(7, RECORDS), REPARTITIONED_WINDOWS)
+FIXED = [(job, shape) for job in (*JOBS.values(), *REPARTITIONED_JOBS) for shape in job.shapes]
 DRAWN = [
     (job, job.ranges.draw(job.name, seed)) for job in JOBS.values() if job.ranges for seed in SEEDS
 ]
 Arrival = tuple[int, str, bytes | None, bytes, int]
 
 
-def arrivals(made: Made) -> Iterator[Arrival]:
+def arrivals(dataset: Dataset) -> Iterator[Arrival]:
     """Return the records of all topics in order of arrival: the highest timestamp so far."""
 
     def of_topic(end: str) -> Iterator[Arrival]:
         now_ms = 0
-        for key, value, time_ms in made.inputs[end]:
+        for key, value, time_ms in dataset.inputs[end]:
             now_ms = max(now_ms, time_ms)
             yield now_ms, end, key, value, time_ms
 
-    return heapq.merge(*map(of_topic, made.inputs), key=lambda arrival: arrival[0])
+    return heapq.merge(*map(of_topic, dataset.inputs), key=lambda arrival: arrival[0])
 
 
 @pytest.mark.parametrize("caches", [False, True], ids=["each-update", "caches"])
@@ -41,13 +41,13 @@ def arrivals(made: Made) -> Iterator[Arrival]:
     FIXED + DRAWN,
     ids=[f"{job.name}-{s.name}-{s.seed}" for job, s in FIXED + DRAWN],
 )
-def test_the_output_is_the_expected_one(job: Job, shape: Shape, *, caches: bool) -> None:
-    made = job.make(shape.scaled(RECORDS))
-    expected = made.expected
+def test_the_output_equals_the_expected_output(job: Job, shape: Shape, *, caches: bool) -> None:
+    dataset = job.generate(shape.scaled(RECORDS))
+    expected = dataset.expected
     with TopologyTestDriver(
         job.topology("in", "out"), commit="manual" if caches else "each_record"
     ) as driver:
-        for _, end, key, value, time_ms in arrivals(made):
+        for _, end, key, value, time_ms in arrivals(dataset):
             driver.input(topic("in", end)).send_bytes(key, value, timestamp=time_ms)
         driver.commit()
         records = driver.output("out", key=serdes.bytes, value=serdes.bytes).read_all()
@@ -80,19 +80,19 @@ def test_other_seeds_draw_other_shapes() -> None:
 
 @pytest.mark.parametrize(
     ("job", "shape"),
-    [(job, shape) for job, shape in FIXED + DRAWN if shape.rows and job not in MOVED],
+    [(job, shape) for job, shape in FIXED + DRAWN if shape.rows and job not in REPARTITIONED_JOBS],
     ids=lambda value: value.name,
 )
 def test_new_rows_per_record_are_those_of_the_shape(job: Job, shape: Shape) -> None:
-    made = job.make(shape.scaled(20_000))
-    assert made.rows / made.records == pytest.approx(shape.rows, rel=0.25)
+    dataset = job.generate(shape.scaled(20_000))
+    assert dataset.rows / dataset.records == pytest.approx(shape.rows, rel=0.25)
 
 
 @pytest.mark.parametrize("name", ["windows", "sliding", "sessions", "stream_stream"])
 def test_a_share_of_the_records_is_late_but_within_the_grace_period(name: str) -> None:
     job = JOBS[name]
     shape = next(shape for shape in job.shapes if shape.late)
-    for rows in job.make(shape.scaled(5_000)).inputs.values():
+    for rows in job.generate(shape.scaled(5_000)).inputs.values():
         now_ms, late = 0, 0
         for _, _, time_ms in rows:
             assert time_ms > now_ms - LATE_MS
@@ -105,5 +105,5 @@ def test_a_seed_determines_the_records() -> None:
     for job in JOBS.values():
         shape = job.shapes[-1].scaled(200)
         other = Shape(shape.name, 200, shape.keys, shape.skew, rows=shape.rows, seed=1)
-        assert job.make(shape) == job.make(shape)
-        assert job.make(shape).inputs != job.make(other).inputs
+        assert job.generate(shape) == job.generate(shape)
+        assert job.generate(shape).inputs != job.generate(other).inputs

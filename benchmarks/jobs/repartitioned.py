@@ -1,4 +1,4 @@
-"""Jobs whose keys are fields of the values, so that records pass a repartition topic."""
+"""Jobs whose keys are fields of the values, so that records go through a repartition topic."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import orjson
 
-from benchmarks.jobs.job import WINDOW_MS, Expected, Job, Made, Record, topic
+from benchmarks.jobs.job import WINDOW_MS, Dataset, Expected, Job, Record, topic
 from benchmarks.jobs.shape import Shape
 from benchmarks.jobs.sums import bookings
 from benchmarks.jobs.windows import tumbling_input
@@ -16,7 +16,7 @@ from headrace.topology.dsl.builder import StreamsBuilder
 from headrace.topology.topology import Topology
 
 
-def moved_sum(source: str, output: str) -> Topology:
+def repartitioned_sum(source: str, output: str) -> Topology:
     """Add up numbers by a field of the records."""
     builder = StreamsBuilder()
     (
@@ -35,28 +35,35 @@ def moved_sum(source: str, output: str) -> Topology:
     return builder.build()
 
 
-def moved_bookings(shape: Shape) -> Made:
+def repartitioned_bookings(shape: Shape) -> Dataset:
     """Generate bookings without a key, and with the account in the value."""
-    made = bookings(shape)
+    dataset = bookings(shape)
     rows: list[Record] = [
         (None, b'{"account":%s,%s' % (key, value[1:]), time)
-        for key, value, time in made.inputs["in"]
+        for key, value, time in dataset.inputs["in"]
     ]
     last = {
         orjson.loads(key).encode(): serdes.long.serialize(orjson.loads(total))
-        for key, total in made.expected.last.items()
+        for key, total in dataset.expected.last.items()
     }
-    return Made({"in": rows}, Expected(last, shape.records))
+    return Dataset({"in": rows}, Expected(last, shape.records))
 
 
-def job_of(accounts: int, records: int) -> Job:
+def sum_by_account(accounts: int, records: int) -> Job:
     """Return the job with a number of keys."""
     title = f"sum of {accounts:,} keys after select_key"
-    shapes = (Shape("moved", records, accounts),)
-    return Job(f"moved_{accounts}", title, moved_bookings, moved_sum, shapes, kind="moved_sum")
+    shapes = (Shape("repartitioned", records, accounts),)
+    return Job(
+        f"repartitioned_{accounts}",
+        title,
+        repartitioned_bookings,
+        repartitioned_sum,
+        shapes,
+        kind="repartitioned_sum",
+    )
 
 
-def moved_windows(source: str, output: str) -> Topology:
+def repartitioned_windows(source: str, output: str) -> Topology:
     """Add up by ten seconds and a field of the records.
 
     With less grace, `stream.time=fastest` would drop records of a backlog as late.
@@ -74,17 +81,17 @@ def moved_windows(source: str, output: str) -> Topology:
     return builder.build()
 
 
-def moved_readings(shape: Shape) -> Made:
+def repartitioned_readings(shape: Shape) -> Dataset:
     """Generate readings without a key, and with the sensor in the value."""
-    made = tumbling_input(shape)
+    dataset = tumbling_input(shape)
     rows: list[Record] = [
         (None, b'{"sensor":%s,%s' % (key, value[1:]), time)
-        for key, value, time in made.inputs["in"]
+        for key, value, time in dataset.inputs["in"]
     ]
-    return Made({"in": rows}, made.expected)
+    return Dataset({"in": rows}, dataset.expected)
 
 
-def moved_last_windows(source: str, output: str) -> Topology:
+def repartitioned_last_windows(source: str, output: str) -> Topology:
     """Keep and forward the last value of each key and hour after a repartition topic."""
     builder = StreamsBuilder()
     (
@@ -99,11 +106,11 @@ def moved_last_windows(source: str, output: str) -> Topology:
     return builder.build()
 
 
-MOVED_WINDOWS = Job(
-    "moved_windows",
+REPARTITIONED_WINDOWS = Job(
+    "repartitioned_windows",
     "windows of 10 s after select_key",
-    moved_readings,
-    moved_windows,
+    repartitioned_readings,
+    repartitioned_windows,
     (Shape("few", 300_000, 1_000, rows=0.2),),
-    kind="moved_windows",
+    kind="repartitioned_windows",
 )

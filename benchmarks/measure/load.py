@@ -1,4 +1,4 @@
-"""Steady stream of records during a measurement."""
+"""Steady load of a topic during a measurement."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from contextlib import contextmanager
 from confluent_kafka import Producer
 
 INTERVAL_S = 0.005
-OF_THE_KEY = -1
+PARTITION_OF_KEY = -1
 
 
 @contextmanager
-def feeding(
+def steady_load(
     bootstrap: str, topic: str, *, per_s: int, key_of: Callable[[int], int], partitions: int
 ) -> Iterator[None]:
     """Send numbers to all partitions in turns while the block runs.
@@ -40,7 +40,7 @@ def feeding(
             due = int((time.monotonic() - begun_s) * per_s)
             for number in range(sent, due):
                 key = b'"key-%08d"' % key_of(number)
-                partition = number % partitions if partitions else OF_THE_KEY
+                partition = number % partitions if partitions else PARTITION_OF_KEY
                 producer.produce(topic, b"%d" % number, key, partition=partition)
             sent = max(sent, due)
             producer.poll(0)
