@@ -200,7 +200,7 @@ def test_the_sbom_is_valid_and_names_the_dependencies_with_their_versions(releas
 
 
 def test_neither_file_has_tests_or_what_is_beside_the_package(released: Path) -> None:
-    (wheel,), (sdist,) = released.glob("*.whl"), released.glob("*.tar.gz")
+    (wheel,), (sdist,) = released.glob("headrace-*.whl"), released.glob("headrace-*.tar.gz")
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
     with tarfile.open(sdist) as archive:
@@ -211,7 +211,7 @@ def test_neither_file_has_tests_or_what_is_beside_the_package(released: Path) ->
 
 
 def test_the_sdist_builds_the_same_wheel_as_the_tree(released: Path, tmp_path: Path) -> None:
-    (wheel,), (sdist,) = released.glob("*.whl"), released.glob("*.tar.gz")
+    (wheel,), (sdist,) = released.glob("headrace-*.whl"), released.glob("headrace-*.tar.gz")
     with tarfile.open(sdist) as archive:
         archive.extractall(tmp_path, filter="data")
     from_sdist = _contents(_built(tmp_path / sdist.name.removesuffix(".tar.gz"), tmp_path / "a"))

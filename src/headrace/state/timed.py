@@ -372,6 +372,7 @@ class TimedBuffer(Buffer):
 
     def discard(self) -> None:
         super().discard()
+        self._recent = None
         self._clear_indexes()
 
     def _clear_indexes(self) -> None:
