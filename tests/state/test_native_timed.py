@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from headrace.state.buffer import Coding
 from headrace.state.buffers import make_buffer
-from headrace.state.codec import KEPT
+from headrace.state.codec import KEPT, murmur2
 from headrace.state.errors import ValueEncodingError
 from headrace.state.memory import MemoryTaskState
 from headrace.state.spec import StoreSpec
@@ -84,11 +85,14 @@ class Machine:
 
     def take_between(self, key: bytes, start: int, reach: int) -> Any:
         start = max(start, self.buffer.horizon)
-        return self.buffer.between(key, start, start + reach)
+        rows = self.buffer.between(key, start, start + reach)
+        return [(timestamp, self.buffer.from_stored_form(value)) for timestamp, value in rows]
 
     def take_latest(self, key: bytes, start: int, reach: int) -> Any:
         start = max(start, self.buffer.horizon)
-        return self.buffer.latest_first(key, start, start + reach)
+        rows = self.buffer.latest_first(key, start, start + reach)
+        # A value that was read from disk may be bytes where one that was written is not.
+        return [(*times, self.buffer.from_stored_form(value)) for *times, value in rows]
 
     def take_remove(self, key: bytes, time: int, count: int) -> None:
         if time >= self.buffer.horizon:
@@ -193,6 +197,11 @@ def test_rows_that_are_dropped_can_run_code_that_uses_the_store() -> None:
         else:
             machine.buffer.discard()
     assert lengths == [1, 0, 0]
+
+
+@given(st.binary(max_size=80))
+def test_keys_are_hashed_as_in_python(key: bytes) -> None:
+    assert importlib.import_module("headrace_native").murmur2(key) == murmur2(key)
 
 
 def test_a_row_key_without_times_is_refused() -> None:
