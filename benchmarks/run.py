@@ -133,6 +133,7 @@ def _latency_and_restarts(
 @click.option("--quick", is_flag=True, help="Fewer jobs, smaller, one round: under five minutes.")
 @click.option("--records", type=int, help="Input records of each shape; keys in proportion.")
 @click.option("--rounds", type=int, help=f"Rounds; ratios require {MIN_ROUNDS}.")
+@click.option("--minutes", type=float, help="No shape starts after this time; 48 by default.")
 @click.option("--partitions", default=2, show_default=True, help="Partitions of each topic.")
 @click.option(
     "--next-version",
@@ -157,6 +158,7 @@ def main(
     quick: bool,
     records: int | None,
     rounds: int | None,
+    minutes: float | None,
     partitions: int,
     next_version: str,
     checkout: Path | None,
@@ -186,7 +188,7 @@ def main(
         wanted = wanted or (PEERS if checkout is None else PYTHON_PEERS)
         available = commands(console.print, wanted, next_version, checkout)
         throughput = Throughput(cluster, available, wanted, partitions, console.print)
-        jobs = list(throughput.measure(chosen, size.minutes))
+        jobs = list(throughput.measure(chosen, minutes or size.minutes))
         latency: list[Latency] = []
         restarts: list[Restart] = []
         if not (names or shapes or is_long or checkout):
