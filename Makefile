@@ -11,16 +11,14 @@ unexport PYTHONDONTWRITEBYTECODE
 FIND_JAVA := from headrace.streams.devbroker.java import find_java; find_java()
 
 .DEFAULT_GOAL := help
-.PHONY: help setup native-lint native-test test faults test-quick test-long spark chaos chaos-sinks mutants lint format docs docs-zensical demo bench test-wheel release clean
+.PHONY: help setup test faults test-quick test-long spark chaos chaos-sinks mutants lint format docs docs-zensical demo bench test-wheel release clean
 
 help:  ## List the commands
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
 
 setup: $(STAMP)  ## Create .venv with all development dependencies
 
-NATIVE := $(wildcard native/*.toml native/Cargo.lock native/src/*.rs)
-
-$(STAMP): pyproject.toml $(NATIVE)
+$(STAMP): pyproject.toml
 	@test -x $(BIN)/python || command -v $(PYTHON) >/dev/null || { \
 		echo "There is no '$(PYTHON)'. Name a Python >= 3.11: make setup PYTHON=python3.12" >&2; \
 		exit 1; }
@@ -37,15 +35,11 @@ $(STAMP): pyproject.toml $(NATIVE)
 	@# The dev broker needs Java and a way to Kafka's jars; wheels bring what the machine lacks.
 	@$(BIN)/python -c '$(FIND_JAVA)' 2>/dev/null && command -v mvn >/dev/null || { \
 		set -x; $(BIN)/python -m pip install --quiet -e '.[broker]'; }
-	@# The rows in Rust are optional; without cargo, or if it fails, those in Python are used.
-	@if command -v cargo >/dev/null; then $(BIN)/python -m pip install --quiet ./native || \
-		echo "headrace-native was not built. The rows in Python are used, which are slower."; fi
-	@$(BIN)/python -c 'from headrace.state.native import rows_in_use; print("Rows:", rows_in_use())'
 	@touch $(STAMP)
 
 # Most tests on the broker wait most of the time, so there is work for more processes than cores.
 # tests/support/turns.py has the files in the order in which they are given out.
-test: setup native-test  ## Run all tests on a real broker, except slow, fault-injection and Spark tests
+test: setup  ## Run all tests on a real broker, except slow, fault-injection and Spark tests
 	$(BIN)/pytest -m "not spark and not long and not faults" -n $(TEST_PROCESSES) --dist loadfile \
 		--no-loadscope-reorder $(PYTEST_ARGS)
 
@@ -100,17 +94,7 @@ mutants: setup  ## Run the mutants: deliberate defects that a test must notice
 	$(BIN)/python -m tests.mutants $(if $(MODULE),--module $(MODULE)) \
 		$(if $(NAME),--name "$(NAME)") $(MUTANTS_ARGS)
 
-# The rows in Rust are optional: without cargo, a line says that they are not checked.
-NO_CARGO := echo "cargo is not installed: native/ is not checked."
-
-native-lint:
-	@if command -v cargo >/dev/null; then set -x; cd native && cargo fmt --check && \
-		cargo clippy --quiet --all-targets -- -D warnings; else $(NO_CARGO); fi
-
-native-test:
-	@if command -v cargo >/dev/null; then set -x; cd native && cargo test --quiet; else $(NO_CARGO); fi
-
-lint: setup native-lint  ## Check style and types
+lint: setup  ## Check style and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy

@@ -189,7 +189,5 @@ def _compared(job: Job, guarantee: Guarantee, *, caches: bool, repeated: bool) -
     peers: tuple[Peer, ...] = ("headrace", "checkout", "kafka-streams")
     for peer in (*peers, "by hand") if job.kind in CONSUMERS else peers:
         yield Variant(peer, guarantee, caches, repeated=repeated)
-    if job.stateful and caches and guarantee == "exactly_once_v2":
-        yield Variant("headrace pure", guarantee, caches, repeated=repeated)
     if job.kind == "words" and caches:
         yield Variant("by hand", guarantee, caches, combined=True, repeated=repeated)

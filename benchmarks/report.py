@@ -41,9 +41,7 @@ WIDTH = 150
 def tables(report: Report) -> list[RenderableType]:
     """Return all tables of a report, and the lines below them."""
     compared = comparisons(report.jobs, report.min_rounds)
-    found: list[RenderableType] = [ratio_table(compared, "Headrace")] if compared else []
-    if pure := comparisons(report.jobs, report.min_rounds, "headrace pure"):
-        found.append(ratio_table(pure, "Headrace with rows in Python"))
+    found: list[RenderableType] = [ratio_table(compared)] if compared else []
     if not compared:
         found.append(f"No ratios: they require {report.min_rounds} rounds (--rounds).")
     found += [shape_table(report.jobs), run_table(report.jobs)]
@@ -81,10 +79,10 @@ def _filled(table: Table, rows: Iterable[Sequence[str]]) -> Table:
     return table
 
 
-def ratio_table(compared: Sequence[Comparison], own: str) -> Table:
-    """Return the ratios of Headrace to each peer of the same settings; `own` is its name."""
+def ratio_table(compared: Sequence[Comparison]) -> Table:
+    """Return the ratios of Headrace to each peer of the same settings."""
     table = _table(
-        f"{own} / peer, median (min-max); higher is better, lower for memory",
+        "Headrace / peer, median (min-max); higher is better, lower for memory",
         *("job", "shape", "settings", COMPARED_WITH),
         right=RATIOS,
     )

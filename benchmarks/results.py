@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 
 from benchmarks.jobs.shape import Shape
 from benchmarks.measure.noise import Noise
-from benchmarks.peers.peer import Peer
 
 MIN_ROUNDS = 3
 """Minimum rounds for a ratio."""
@@ -141,9 +140,7 @@ class Comparison:
         return f"{self.title}, {self.shape}" if self.shape else self.title
 
 
-def comparisons(
-    results: Sequence[JobResult], min_rounds: int = MIN_ROUNDS, own_peer: Peer = "headrace"
-) -> list[Comparison]:
+def comparisons(results: Sequence[JobResult], min_rounds: int = MIN_ROUNDS) -> list[Comparison]:
     """Compare Headrace with each peer of the same settings.
 
     For each job and settings, the first comparison has the worst ratios of all shapes; each of its
@@ -152,13 +149,12 @@ def comparisons(
     Args:
         results: results of all shapes.
         min_rounds: comparisons of fewer rounds are skipped.
-        own_peer: `headrace`, or `headrace pure` with rows in Python.
     """
     found: dict[str, dict[tuple[str, str], list[Comparison]]] = {}
     for result in results:
         for own in result.series:
             for other in result.series:
-                is_peer = own.peer == own_peer and other.peer not in ("headrace", own_peer)
+                is_peer = own.peer == "headrace" and other.peer != "headrace"
                 is_pair = is_peer and own.settings == other.settings
                 if is_pair and len(own.ratios(other, lambda run: run.end_to_end_s)) >= min_rounds:
                     one = _comparison(result, own, other)

@@ -14,7 +14,6 @@ from hypothesis import HealthCheck, settings
 from headrace.streams.devbroker import DevBroker
 from tests.support.examples import QUICK
 from tests.support.places import outside_live
-from tests.support.rows import LANGUAGES, rows_in
 from tests.support.topics import Topics
 from tests.support.turns import in_turns
 from tests.support.warm import await_coordinators
@@ -54,13 +53,6 @@ def pytest_collection_finish() -> None:
     gc.freeze()
     # Most tests make graphs of objects and let go of them whole: to look less often is enough.
     gc.set_threshold(20_000, 20, 20)
-
-
-@pytest.fixture(scope="module", params=LANGUAGES)
-def rows_of_stores(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Each test of a module twice: on rows in Python, and on rows in Rust."""
-    with rows_in(request.param):
-        yield request.param
 
 
 @pytest.fixture(scope="session", autouse=True)

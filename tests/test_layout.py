@@ -297,7 +297,7 @@ def test_files_are_short() -> None:
 SMALL = """
 topology/context/number.py spark_bridge/cleanup.py spark_bridge/errors.py
 streams/devbroker/errors.py
-streams/kafka/unreached.py topology/operators/dead_letters.py
+streams/kafka/unreached.py state/buffers.py topology/operators/dead_letters.py
 topology/operators/sample.py topology/operators/windows/lateness.py topology/processors/store.py
 streams/worker/parts.py
 
@@ -311,7 +311,6 @@ streams/simulation/run.py streams/simulation/simulated_worker.py streams/stream_
 streams/tasks/input_queue.py streams/testing/driver_store.py streams/testing/driver_topics.py
 streams/worker/commit.py streams_web/metrics.py streams_web/pages.py topology/compile/aggregate.py
 topology/compile/attribution.py topology/compile/operator_factory.py topology/compile/sink.py
-state/native_timed.py
 """
 """Modules with fewer than 60 lines, or that only one module of their package imports.
 

@@ -18,13 +18,12 @@ from benchmarks.peers.peer import (
     Variant,
 )
 from benchmarks.peers.quix import QuixPeer, QuixUnavailableError
-from headrace.state.native import PURE_VARIABLE, native_module
 from headrace.streams.devbroker.errors import DevBrokerError
 
 Command = Callable[[Variant, RunSpec], list[str]]
 
 PEERS: tuple[Peer, ...] = get_args(Peer)
-PYTHON_PEERS: tuple[Peer, ...] = ("headrace", "headrace pure", "checkout")
+PYTHON_PEERS: tuple[Peer, ...] = ("headrace", "checkout")
 """Peers whose workers are processes."""
 TRANSACTIONAL = "enable.transactional.statestores=true"
 
@@ -43,11 +42,6 @@ def headrace(variant: Variant, spec: RunSpec) -> list[str]:
         *("--state-dir", str(spec.state), "--guarantee", variant.guarantee),
         *(word for name, value in settings.items() for word in ("--set", f"{name}={value}")),
     ]
-
-
-def headrace_pure(variant: Variant, spec: RunSpec) -> list[str]:
-    """Return the command of a Headrace worker with rows in Python."""
-    return ["env", f"{PURE_VARIABLE}=1", *headrace(variant, spec)]
 
 
 def of_checkout(path: Path) -> Command:
@@ -83,8 +77,6 @@ def commands(
         checkout: another checkout of Headrace.
     """
     found: dict[str, Command] = {"headrace": headrace, "by hand": by_hand}
-    if native_module() is not None:
-        found["headrace pure"] = headrace_pure
     if checkout is not None:
         found["checkout"] = of_checkout(checkout)
     versions: dict[Peer, tuple[str, tuple[str, ...]]] = {

@@ -11,7 +11,6 @@ from headrace.streams.devbroker.jars import KAFKA_VERSION
 Guarantee = Literal["exactly_once_v2", "at_least_once"]
 Peer = Literal[
     "headrace",
-    "headrace pure",
     "checkout",
     "kafka-streams",
     "kafka-streams next",

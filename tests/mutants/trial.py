@@ -14,7 +14,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from headrace.state.native import PURE_VARIABLE
 from tests.mutants.changes import PACKAGE, ROOT, Change
 
 _LOG = "tests.log"
@@ -113,7 +112,6 @@ class Bench:
         own = {
             "PYTHONPATH": os.pathsep.join((str(self._root / "src"), str(self._root))),
             "PYTHONDONTWRITEBYTECODE": "1",
-            PURE_VARIABLE: "1",  # the defects are in Python
         }
         with log.open("wb") as out:
             process = subprocess.Popen(

@@ -6,8 +6,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from tests.support.rows import rows_of_seed
-
 RunSeed = Callable[[int, Path | None], tuple[list[str], Mapping[tuple[str, str], int]]]
 
 
@@ -19,8 +17,7 @@ def run_each(
     faults: Counter[tuple[str, str]] = Counter()
     for seed in range(first, last):
         own = None if state_dir is None else state_dir / str(seed)
-        with rows_of_seed(seed):
-            problems, counts = run_seed(seed, own)
+        problems, counts = run_seed(seed, own)
         faults.update(counts)
         if problems:
             failed[seed] = problems

@@ -9,7 +9,6 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from headrace.state.buffer import ABSENT, Coding
-from headrace.state.buffers import make_timed_buffer
 from headrace.state.codec import TIMESTAMP, decode_timestamped
 from headrace.state.layout import Layout, session_end
 from headrace.state.memory import MemoryTaskState
@@ -17,8 +16,6 @@ from headrace.state.segments import SegmentedLayout, layout_of
 from headrace.state.spec import StoreSpec
 from headrace.state.timed import TimedBuffer
 from tests.support.examples import examples
-
-pytestmark = pytest.mark.usefixtures("rows_of_stores")
 
 SPEC = StoreSpec("w", kind="memory", layout="session")
 SEGMENT_MS = 4
@@ -149,7 +146,7 @@ def kept_from(layout: Layout, horizon: int) -> int:
 
 def opened(state: MemoryTaskState, layout: Layout = SPEC.rows) -> TimedBuffer:
     coding = Coding(encode=lambda v: bytes([v]), decode=ord)
-    buffer = make_timed_buffer("w", state.store("w"), coding, layout)
+    buffer = TimedBuffer("w", state.store("w"), coding, layout=layout)
     assert isinstance(buffer, TimedBuffer)
     return buffer
 

@@ -20,7 +20,6 @@ import uvicorn
 from prometheus_client.parser import text_string_to_metric_families
 
 from headrace import KafkaStreams, StreamsBuilder
-from headrace.state.native import rows_language
 from headrace.streams.errors import ConfigError
 from headrace.streams.metrics.snapshots import ApplicationSnapshot, HealthSnapshot
 from headrace.streams.testing.memory_worker import EventLog
@@ -97,7 +96,6 @@ def test_labels_that_say_anything_are_read_as_they_are(scene: Scene) -> None:
     families = text_string_to_metric_families(scene.get("/metrics")[1])
     (info,) = (s for family in families for s in family.samples if s.name == "headrace_app_info")
     assert info.labels["application"] == odd
-    assert info.labels["rows"] == rows_language()
 
 
 def test_a_worker_that_has_told_nothing_leaves_the_others_their_metrics(scene: Scene) -> None:

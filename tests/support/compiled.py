@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-from hypothesis import strategies as st
-
-from headrace.state import buffers
-from headrace.state.buffer import Coding
-from headrace.state.buffers import make_buffer
+from headrace.state.buffer import Buffer, Coding
 from headrace.state.codec import timestamped_rows
 from headrace.state.memory import MemoryTaskState
 from headrace.topology import Topology, serdes
@@ -17,7 +13,6 @@ from headrace.topology.compile.codegen import CompileOptions
 from headrace.topology.compile.compiler import Program, compile_sub_topology
 from headrace.topology.context.environment import Failed, TaskEnvironment, raise_again
 from tests.support.interpreter import Sent
-from tests.support.rows import LANGUAGES, is_rust_installed
 
 OPTIONS = CompileOptions("app", serdes.json, serdes.json, caching=False, null_key_policy="drop")
 
@@ -50,15 +45,6 @@ def decoded(part: bytes | None) -> Any:
     return None if part is None else serdes.json.deserialize(part)
 
 
-ROWS = st.sampled_from(LANGUAGES if is_rust_installed() else LANGUAGES[:1])
-"""Languages of the rows, to draw from: it costs no more examples."""
-
-
-def with_rows(options: CompileOptions) -> CompileOptions:
-    """These options for the rows that new buffers have, in Python or in Rust."""
-    return replace(options, native_rows=buffers.has_native_rows())
-
-
 class Runs:
     """One task of a compiled sub-topology, everything in JSON, without caches."""
 
@@ -71,12 +57,12 @@ class Runs:
         failed: Failed = raise_again,
     ) -> None:
         chosen = topology.sub_topologies[sub]
-        self.program: Program = program or compile_sub_topology(chosen, with_rows(OPTIONS))
+        self.program: Program = program or compile_sub_topology(chosen, OPTIONS)
         self.sent: list[Sent] = []
         self._state = MemoryTaskState([store.spec for store in chosen.stores])
         self.buffers = {
-            store.name: make_buffer(
-                store.spec,
+            store.name: Buffer(
+                store.name,
                 self._state.store(store.name),
                 Coding(
                     encode=serdes.json.serialize,
@@ -104,8 +90,7 @@ class Runs:
             self._state.write({name: timestamped_rows(buffer.delta())}, {})
             buffer.committed()
             if evict:
-                buffer.cached_bytes()
-                buffer.shrink_cache(0)
+                buffer.clean.clear()
 
     def pairs(self, *pairs: tuple[Any, Any], topic: str = "in") -> list[tuple[str, Any, Any]]:
         """Topic, key and value of what is sent for these keys and values."""

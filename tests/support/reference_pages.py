@@ -58,7 +58,7 @@ MORE_FIELDS: Mapping[str, tuple[str, ...]] = {
         "state", "pid", "tasks", "records", "records_per_s", "commits_per_s", "commit_age_s",
         "restored", "to_restore", "restarts",
     ),
-    "supervisor_started": ("rows", "settings_from"),
+    "supervisor_started": ("settings_from",),
     "worker_crashed": ("worker_index", "exit_code", "outcome", "advice", "last_output"),
     "worker_ended": ("worker_index", "exit_code", "outcome", "advice", "last_output"),
     "worker_failed": ("worker_index", "exit_code", "outcome", "advice", "last_output"),

@@ -1,4 +1,4 @@
-"""Files of a release in dist/: sdists, wheels, SBOM and SHA256SUMS. Nothing is uploaded.
+"""Files of a release in dist/: sdist, wheel, SBOM and SHA256SUMS. Nothing is uploaded.
 
 `make release` runs `python -m tests.support.release`; CONTRIBUTING.md describes a release.
 """
@@ -49,24 +49,15 @@ def make_release(tree: Path, target: Path) -> list[Path]:
         _export(tree, exported)
         # The wheel is built from the sdist, so the sdist is complete.
         _run("build", "--no-isolation", "--outdir", files, exported)
-        _build_native(exported / "native", files)
         built = sorted(files.iterdir())
         _run("twine", "check", "--strict", *built)
-        (wheel,) = files.glob("headrace-*.whl")
+        (wheel,) = files.glob("*.whl")
         write_sbom(wheel, files / f"headrace-{version_of(exported)}.cdx.json", work / "venv")
         sums = [f"{_sha256(path)}  {path.name}\n" for path in sorted(files.iterdir())]
         (files / "SHA256SUMS").write_text("".join(sums))
         shutil.rmtree(target, ignore_errors=True)
         shutil.copytree(files, target)
     return sorted(target.iterdir())
-
-
-def _build_native(crate: Path, files: Path) -> None:
-    """Build the sdist of `headrace-native`, and its wheel for this machine, if it has cargo."""
-    if shutil.which("cargo") is None:
-        print("cargo is not installed: headrace-native is not built.")
-        return
-    _run("build", "--outdir", files, crate)
 
 
 def write_sbom(wheel: Path, target: Path, venv: Path) -> None:

@@ -32,17 +32,13 @@ from headrace.state.store import CommittedStore, Delta
 
 Entry = tuple[Any, int]
 ABSENT: Entry = (None, -1)
-Sample = list[tuple[bytes, Any]]
-"""Keys and values in stored form of some rows."""
-
 ATOMS: frozenset[type] = frozenset({int, float, str, bool, type(None)})
 """Immutable types whose values JSON encodes and decodes without a change."""
 
 ENTRY_OVERHEAD_BYTES = 200
 """Measured overhead of an entry: its key object, value object, tuple and dictionary slot."""
 
-SAMPLE = 16
-"""Number of rows whose memory is measured."""
+_SAMPLE = 16
 _INSERTED_KEYS_MAX = 16
 """Maximum number of new keys that are inserted one by one; more are sorted in one call."""
 
@@ -54,8 +50,6 @@ class Coding:
     Args:
         exact: Classes whose values survive encoding and decoding unchanged.
         keep: Converts a value to its decoded form; None encodes and decodes it.
-        integers: How `encode` encodes ints of 64 bits: as decimal digits, or as 8 bytes in
-            big-endian order; None if otherwise. Rows in Rust then encode them without a call.
     """
 
     encode: Callable[[Any], bytes]
@@ -63,7 +57,6 @@ class Coding:
     stored_form: Literal["objects", "bytes"] = "objects"
     exact: frozenset[type] = ATOMS
     keep: Callable[[Any], Any] | None = None
-    integers: Literal["decimal", "big_endian"] | None = None
 
 
 class Buffer:
@@ -77,7 +70,6 @@ class Buffer:
         "_has_all_rows",
         "_keep",
         "_missed",
-        "_misses",
         "_order",
         "_sampled",
         "clean",
@@ -85,6 +77,7 @@ class Buffer:
         "exact",
         "hits",
         "holds_objects",
+        "misses",
         "name",
     )
 
@@ -93,7 +86,8 @@ class Buffer:
         self.name = name
         self.dirty: dict[bytes, Entry] = {}
         self.clean: dict[bytes, Entry] = {}
-        self._misses = self._missed = 0
+        self.misses = self._missed = 0
+        """Number of reads that neither `dirty` nor `clean` could serve."""
         self.hits = 0
         """Lower bound of the changed rows that needed no read of the committed store."""
         self._committed = committed
@@ -111,11 +105,6 @@ class Buffer:
         self._order: list[bytes] = []
         """The dirty keys that a scan has seen, sorted."""
 
-    @property
-    def misses(self) -> int:
-        """Number of reads that neither `dirty` nor `clean` could serve."""
-        return self._misses
-
     def detect_empty_store(self) -> None:
         """Check whether the restored store is empty; then a cache miss needs no read."""
         self._has_all_rows = next(iter(self._committed.scan()), None) is None
@@ -125,7 +114,7 @@ class Buffer:
         if self._has_all_rows:
             self.clean[key] = ABSENT
             return ABSENT
-        self._misses += 1
+        self.misses += 1
         stored = self._committed.get(key)
         if stored is None:
             entry = ABSENT
@@ -138,24 +127,6 @@ class Buffer:
     def get(self, key: bytes) -> Entry:
         entry = self.dirty.get(key) or self.clean.get(key) or self.load(key)
         return entry if self.holds_objects else self._decoded(entry)
-
-    @property
-    def has_writes(self) -> bool:
-        """Whether rows were written since the last commit."""
-        return bool(self.dirty)
-
-    def is_written(self, key: bytes) -> bool:
-        """Return whether a row was written since the last commit."""
-        return key in self.dirty
-
-    def is_new(self, key: bytes) -> bool:
-        """Return whether a written row is known not to be on disk."""
-        return self.clean.get(key) is ABSENT
-
-    def exists(self, key: bytes) -> bool:
-        """Return whether a row exists, without decoding it."""
-        entry = self.dirty.get(key) or self.clean.get(key) or self.load(key)
-        return entry[0] is not None
 
     def put(self, key: bytes, value: Any, timestamp: int) -> None:
         if value.__class__ not in self.exact:
@@ -245,14 +216,14 @@ class Buffer:
 
     def committed(self) -> None:
         """Move the dirty rows to `clean`; call it after the committed store has them."""
-        self._count_changes(len(self.dirty))
+        self._count_changes()
         self.clean.update(self.dirty)
         self.dirty.clear()
         self._order.clear()
 
-    def _count_changes(self, written: int) -> None:
-        self._changed += written
-        self.hits += max(0, written - self.misses + self._missed)
+    def _count_changes(self) -> None:
+        self._changed += len(self.dirty)
+        self.hits += max(0, len(self.dirty) - self.misses + self._missed)
         self._missed = self.misses
 
     def discard(self) -> None:
@@ -267,7 +238,7 @@ class Buffer:
     def uncommitted_bytes(self, copies: int = 0) -> int:
         """Estimate the memory of the dirty rows, with `copies` more copies of each."""
         count = len(self.dirty)
-        return count * self._sample_bytes(_latest(self.dirty), copies) if count else 0
+        return count * self._sample_bytes(self.dirty, copies) if count else 0
 
     def cached_bytes(self) -> int:
         return self._estimated(len(self._cache), self._cached_row_bytes)
@@ -292,20 +263,19 @@ class Buffer:
     def _cache(self) -> dict[bytes, Entry]:
         return self.clean
 
-    def _sample_bytes(self, sample: Sample, copies: int = 0) -> int:
+    def _sample_bytes(self, rows: dict[bytes, Entry], copies: int = 0) -> int:
+        sample = list(islice(reversed(rows.items()), _SAMPLE))
         total = sum(len(key) for key, _ in sample)
-        total += sum(self._size(value) for _, value in sample if value is not None)
+        total += sum(self._size(value) for _, (value, _) in sample if value is not None)
         return ENTRY_OVERHEAD_BYTES + (1 + copies) * total // max(1, len(sample))
 
     def _cached_row_bytes(self) -> int:
         """Return the memory of a cached row; decoded documents take several times their bytes."""
-        sample = self._cached_sample()
-        documents = [value for _, value in sample if value.__class__ not in ATOMS | {bytes}]
+        rows = self._cache
+        latest = [value for value, _ in islice(reversed(rows.values()), _SAMPLE)]
+        documents = [value for value in latest if value.__class__ not in ATOMS | {bytes}]
         more = memory_of(documents) - sum(map(self._size, documents))
-        return self._sample_bytes(sample) + max(0, more) // max(1, len(sample))
-
-    def _cached_sample(self) -> Sample:
-        return _latest(self._cache)
+        return self._sample_bytes(rows) + max(0, more) // max(1, len(latest))
 
     def _size(self, value: Any) -> int:
         try:
@@ -332,17 +302,10 @@ class Buffer:
         return self.from_stored_form(entry[0]), entry[1]
 
     def _encoding_error(self, cause: Exception) -> ValueEncodingError:
-        for key, value in self._written_values():
+        for key, (value, _) in self.dirty.items():
             try:
                 if value is not None:
                     self._bytes(value)
             except Exception as error:  # the failure of `delta`, now with its key
                 return ValueEncodingError(self.name, key, error)
         return ValueEncodingError(self.name, b"", cause)
-
-    def _written_values(self) -> Iterable[tuple[bytes, Any]]:
-        return ((key, value) for key, (value, _) in self.dirty.items())
-
-
-def _latest(rows: dict[bytes, Entry]) -> Sample:
-    return [(key, value) for key, (value, _) in islice(reversed(rows.items()), SAMPLE)]

@@ -6,10 +6,6 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from headrace.state.buffer import Buffer, Coding
-from headrace.state.layout import Layout
-from headrace.state.native import native_module
-from headrace.state.native_buffer import NativeBuffer
-from headrace.state.native_timed import NativeTimedBuffer
 from headrace.state.spec import StoreSpec
 from headrace.state.store import CommittedStore
 from headrace.state.timed import TimedBuffer
@@ -30,30 +26,9 @@ def make_buffer(spec: StoreSpec, committed: CommittedStore, coding: Coding) -> B
     """
     if spec.layout == "versioned":
         return VersionedBuffer(spec.name, committed, coding)
-    native = native_module()
     if spec.rows.time_of is not None:
-        return make_timed_buffer(spec.name, committed, coding, spec.rows)
-    if native is None:
-        return Buffer(spec.name, committed, coding)
-    return NativeBuffer(spec.name, committed, coding, module=native)
-
-
-def has_native_rows() -> bool:
-    """Return whether `make_buffer` creates plain stores with their rows in Rust.
-
-    >>> has_native_rows() == (native_module() is not None)
-    True
-    """
-    return native_module() is not None
-
-
-def make_timed_buffer(
-    name: str, committed: CommittedStore, coding: Coding, layout: Layout
-) -> TimedBuffer:
-    native = native_module()
-    if native is None:
-        return TimedBuffer(name, committed, coding, layout=layout)
-    return NativeTimedBuffer(name, committed, coding, layout=layout, module=native)
+        return TimedBuffer(spec.name, committed, coding, layout=spec.rows)
+    return Buffer(spec.name, committed, coding)
 
 
 class BoundedCache(Protocol):

@@ -11,8 +11,6 @@ from dataclasses import fields, is_dataclass
 from functools import lru_cache
 from sys import getsizeof
 
-from headrace.state.native import native_module
-
 TIMESTAMP = struct.Struct(">q")
 """Timestamp before a value: milliseconds since 1970, 8 bytes, big-endian."""
 KEPT = struct.Struct(">qI")
@@ -80,10 +78,7 @@ def partition_for_key(key: bytes, partitions: int) -> int:
     0
     """
     assert partitions > 0, partitions
-    native = native_module()
-    hashed = murmur2(key) if native is None else native.murmur2(key)
-    partition: int = (hashed & 0x7FFFFFFF) % partitions
-    return partition
+    return (murmur2(key) & 0x7FFFFFFF) % partitions
 
 
 def prefix_end(prefix: bytes) -> bytes | None:

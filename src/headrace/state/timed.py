@@ -364,7 +364,7 @@ class TimedBuffer(Buffer):
         if self._recent is None:
             super().committed()
         else:
-            self._count_changes(len(self.dirty))
+            self._count_changes()
             self.dirty.clear()
             self._order.clear()
             self.clean.clear()  # rows that were read individually are not updated

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from headrace.state.native import rows_language
 from headrace.streams.metrics.counters import Distribution
 from headrace.streams.metrics.snapshots import (
     ApplicationSnapshot,
@@ -174,11 +173,9 @@ _NODE = ("worker", "sub_topology", "node")
 METRICS = (
     # -- the application and its workers --------------------------------------------------------
     Metric(
-        "headrace_app", "info",
-        "Application, version of Headrace, digest of the topology, and `rust` or `python` for the "
-        "rows of stores.",
-        ("application", "version", "topology", "rows"),
-        _app(lambda app: [((app.application, app.version, app.topology, rows_language()), 1)]),
+        "headrace_app", "info", "Application, version of Headrace, and digest of the topology.",
+        ("application", "version", "topology"),
+        _app(lambda app: [((app.application, app.version, app.topology), 1)]),
         "version, application-id",
     ),
     Metric(

@@ -201,7 +201,7 @@ def rows_of(app: Live) -> Rows:
     worker: Any = app.app._worker
     stores = [(task, store) for task in worker.tasks.running for store in task.spec.stores]
     # Others see a commit before the worker has put its rows in their place.
-    app.wait(lambda: not any(task.buffer(store.name).has_writes for task, store in stores))
+    app.wait(lambda: not any(task.buffer(store.name).dirty for task, store in stores))
     return {(str(task.id), store.name): list(task.rows(store.name)) for task, store in stores}
 
 

@@ -30,7 +30,6 @@ def test_values_are_taken_as_they_are() -> None:
         "HEADRACE_TOPIC_SEGMENT_MS": "1",
         "HEADRACE_SASL_PASSWORD": " with blanks=and signs ",
         "HEADRACE_CONFIG": "of the command line",
-        "HEADRACE_PURE": "1",
         "HOME": "/root",
     }
     assert settings_of(given) == {

@@ -25,17 +25,11 @@ _BARE: dict[str, Any] = {
 }
 _AS_SET = CompileOptions(**_BARE)
 _HANDLED = CompileOptions(**_BARE, caching=False, handles_errors=True, skips_undecodable=True)
-_NATIVE = CompileOptions(**_BARE, native_rows=True)
-_NATIVE_HANDLED = CompileOptions(
-    **_BARE, caching=False, handles_errors=True, skips_undecodable=True, native_rows=True
-)
 
 CASES: dict[str, tuple[Topology, CompileOptions]] = {
     "word-count": (word_count(), _AS_SET),
     "word-count-handled": (word_count(), _HANDLED),
-    "word-count-native": (word_count(), _NATIVE),
     "orders-with-customers": (orders_with_customers(), _AS_SET),
-    "orders-with-customers-native": (orders_with_customers(), _NATIVE_HANDLED),
     "suspicious-loans": (suspicious_loans(), _AS_SET),
 }
 

@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 from headrace.topology import KStream, StreamsBuilder, serdes
 from headrace.topology.graph.fold import Aggregating, Fold, Reducing
 from headrace.topology.graph.graph import Aggregate, Node, Stateless, SubTopology
-from tests.support.compiled import ROWS, Message, Runs, decoded
+from tests.support.compiled import Message, Runs, decoded
 from tests.support.examples import examples
 from tests.support.interpreter import Interpreter
-from tests.support.rows import rows_in
 
 Stream = KStream[Any, Any]
 
@@ -207,13 +206,11 @@ def test_fused_results_equal_a_naive_interpreter(
 @given(
     drawn=st.builds(Drawn, steps(f"{OPERATIONS} {FOLDS} {FOLDS}"), st.integers(1, 3)),
     messages=INPUT,
-    rows=ROWS,
 )
 def test_so_do_those_of_graphs_with_state(
-    drawn: Drawn, messages: list[tuple[int, Message]], rows: str
+    drawn: Drawn, messages: list[tuple[int, Message]]
 ) -> None:
-    with rows_in(rows):
-        check_equals_naive(drawn, messages)
+    check_equals_naive(drawn, messages)
 
 
 @settings(max_examples=examples(60), deadline=None)

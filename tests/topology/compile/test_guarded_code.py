@@ -14,10 +14,9 @@ from headrace.topology import StreamsBuilder, serdes
 from headrace.topology.compile.compiler import compile_sub_topology
 from headrace.topology.graph.fold import Aggregating, Fold, Reducing
 from headrace.topology.graph.graph import Aggregate, Branch, Node, Sink, Stateless, SubTopology
-from tests.support.compiled import OPTIONS, ROWS, Message, Runs, decoded, with_rows
+from tests.support.compiled import OPTIONS, Message, Runs, decoded
 from tests.support.examples import examples
 from tests.support.interpreter import Interpreter
-from tests.support.rows import rows_in
 from tests.topology.compile.test_compiler_properties import (
     FOLDS,
     INPUT,
@@ -85,23 +84,17 @@ def broken(sub: SubTopology, odds: int) -> SubTopology:
     drawn=st.builds(Drawn, steps(f"{OPERATIONS} {FOLDS}"), st.integers(1, 3)),
     messages=INPUT,
     odds=st.sampled_from([0, 2, 4]),
-    rows=ROWS,
 )
 def test_what_goes_on_is_what_a_naive_interpreter_lets_go_on(
-    drawn: Drawn, messages: list[tuple[int, Message]], odds: int, rows: str
+    drawn: Drawn, messages: list[tuple[int, Message]], odds: int
 ) -> None:
-    with rows_in(rows):
-        check_equals_naive(drawn, messages, odds)
-
-
-def check_equals_naive(drawn: Drawn, messages: list[tuple[int, Message]], odds: int) -> None:
     for sub in drawn.topology.sub_topologies:
         failures: list[str] = []
         changed = broken(sub, odds)
         runs = Runs(
             drawn.topology,
             sub.id,
-            program=compile_sub_topology(changed, with_rows(GUARDED)),
+            program=compile_sub_topology(changed, GUARDED),
             failed=lambda node, *_: failures.append(node),  # noqa: B023 - called in this round
         )
         naive = Forgiving(copied(changed))
@@ -128,7 +121,7 @@ def test_a_chain_of_any_length_can_be_guarded() -> None:
         stream = stream.flat_map_values(lambda v: [v]).filter(lambda k, v: True)
     stream.to("out")
     topology = builder.build()
-    program = compile_sub_topology(topology.sub_topologies[0], with_rows(GUARDED))
+    program = compile_sub_topology(topology.sub_topologies[0], GUARDED)
     assert Runs(topology, program=program).pairs(("k", 1)) == [("out", "k", 1)]
 
 

@@ -11,8 +11,6 @@ from headrace.streams.testing.driver import TopologyTestDriver
 from headrace.topology import StreamsBuilder, serdes
 from headrace.topology.serdes import serde_from
 
-pytestmark = pytest.mark.usefixtures("rows_of_stores")
-
 Build = Callable[[StreamsBuilder], Any]
 
 

@@ -35,7 +35,6 @@ SETTINGS: dict[str, CompileOptions] = {
     "defaults": CompileOptions(**BARE),
     "at-once": CompileOptions(**BARE, caching=False, null_key_policy="drop"),
     "handled": CompileOptions(**BARE, handles_errors=True, skips_undecodable=True),
-    "native": CompileOptions(**BARE, native_rows=True),
     "timed": CompileOptions(**BARE, timestamps=wallclock_timestamp),
 }
 

@@ -30,8 +30,6 @@ from tests.support.examples import examples
 from tests.support.operators import NO_CACHE, Pair
 from tests.support.timed import Action, actions, by_partition, perform
 
-pytestmark = pytest.mark.usefixtures("rows_of_stores")
-
 MS = timedelta(milliseconds=1)
 CACHE: dict[str, object] = {"statestore.cache.max.bytes": 10 << 20}
 TOPICS = ("left", "right")

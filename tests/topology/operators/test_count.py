@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from headrace.topology import Materialized, serdes
 from tests.support.operators import HEADERS, NO_CACHE, driver_of, pairs, results
-
-pytestmark = pytest.mark.usefixtures("rows_of_stores")
 
 
 def count(stream: Any, **options: Any) -> Any:

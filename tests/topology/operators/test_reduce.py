@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from headrace.topology import serdes
 from tests.support.operators import NO_CACHE, driver_of, results
-
-pytestmark = pytest.mark.usefixtures("rows_of_stores")
 
 
 def total(stream: Any) -> Any:

@@ -10,8 +10,6 @@ from headrace.streams.testing.driver import TopologyTestDriver
 from headrace.topology import StreamsBuilder, serdes
 from tests.support.operators import HEADERS, NO_CACHE, driver_of, one, pairs, results
 
-pytestmark = pytest.mark.usefixtures("rows_of_stores")
-
 
 def table_driver(settings: dict[str, object] | None = None, **options: Any) -> TopologyTestDriver:
     builder = StreamsBuilder()

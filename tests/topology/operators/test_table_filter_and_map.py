@@ -25,8 +25,6 @@ from tests.support.tables import (
     two_tables,
 )
 
-pytestmark = pytest.mark.usefixtures("rows_of_stores")
-
 NO_CACHE: dict[str, object] = {"statestore.cache.max.bytes": 0}
 
 

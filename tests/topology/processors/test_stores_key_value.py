@@ -25,8 +25,6 @@ from headrace.topology.processors.stores import StoreBuilder, in_memory
 from tests.support.examples import examples
 from tests.support.store_ops import StoreOps
 
-pytestmark = pytest.mark.usefixtures("rows_of_stores")
-
 Rows = KeyValueStore[str, Any]
 
 

@@ -481,7 +481,7 @@ def changelog_rows(task: Task, store: str) -> Iterator[tuple[bytes, bytes | None
     the time of the deletion.
     """
     buffer = task.buffer(store)
-    assert not buffer.has_writes, f"rows of {store} are not written"
+    assert not buffer.dirty, f"rows of {store} are not written"
     spec = next(s.spec for s in task.spec.stores if s.name == store)
     committed = task.state.store(store)
     if spec.layout == "versioned":

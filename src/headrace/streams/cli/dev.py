@@ -24,7 +24,6 @@ from typing import Any
 
 import click
 
-from headrace.state.native import PURE_VARIABLE
 from headrace.streams.cli.options import settings_option, target_argument
 from headrace.streams.config.secrets import over, revealed
 from headrace.streams.config.settings import origins_of
@@ -227,11 +226,7 @@ def _watched_command(watchdog_end: int, *arguments: str) -> list[str]:
 
 def _without_settings(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the environment without settings, which `headrace dev` passes in a file."""
-    return {
-        name: text
-        for name, text in environ.items()
-        if not name.startswith("HEADRACE_") or name == PURE_VARIABLE
-    }
+    return {name: text for name, text in environ.items() if not name.startswith("HEADRACE_")}
 
 
 PORT = 8080

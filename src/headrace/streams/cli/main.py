@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import re
 from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points, version
+from importlib.metadata import EntryPoint, entry_points
 from typing import Final
 
 import click
 
-from headrace.state.native import rows_in_use
 from headrace.streams.cli.options import cli_errors, columns, show
 from headrace.streams.supervisor.exit_codes import TABLE
 
@@ -141,25 +140,7 @@ def _help_of(offered: EntryPoint) -> str:
         return f"Cannot be loaded ({offered.value})."
 
 
-def _print_version(context: click.Context, _: click.Parameter, is_set: bool) -> None:
-    if not is_set:
-        return
-    try:
-        rows = rows_in_use()
-    except ImportError as error:
-        raise click.ClickException(str(error)) from error
-    click.echo(f"{context.find_root().info_name}, version {version('headrace')}, rows in {rows}")
-    context.exit()
-
-
 @click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
-@click.option(
-    "--version",
-    is_flag=True,
-    expose_value=False,
-    is_eager=True,
-    callback=_print_version,
-    help="Show the version and exit.",
-)
+@click.version_option(package_name="headrace")
 def main() -> None:
     """Headrace: stream processing on Kafka for Python."""

@@ -20,7 +20,6 @@ from typing import Any, Literal
 import click
 
 from headrace.state.log import get_logger
-from headrace.state.native import rows_language
 from headrace.streams import logs
 from headrace.streams.cli.options import again, settings_option
 from headrace.streams.cli.store_sources import LoadedQueries
@@ -229,7 +228,7 @@ def run(
         )
         server = served(http, lambda: supervisor.health, log, set_level, queries, advertise)
         with server, _signals(supervisor):
-            log.info("supervisor_started", target=target, workers=workers, **_fields(settings))
+            log.info("supervisor_started", target=target, workers=workers, **_origins(settings))
             code = supervisor.run(processes.wait)
     finally:
         control.close()
@@ -237,9 +236,9 @@ def run(
     sys.exit(code)
 
 
-def _fields(settings: Mapping[str, Any]) -> dict[str, Any]:
+def _origins(settings: Mapping[str, Any]) -> dict[str, dict[str, str]]:
     origins = origins_of(settings)
-    return {"rows": rows_language(), **({"settings_from": origins} if origins else {})}
+    return {"settings_from": origins} if origins else {}
 
 
 @contextmanager

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from headrace.state.buffers import has_native_rows
 from headrace.streams.config.client_settings import (
     HEARTBEAT_INTERVAL_MS,
     MAX_POLL_INTERVAL_MS,
@@ -551,7 +550,6 @@ passes to KafkaStreams, or with the option --set bootstrap.servers=... of a comm
             handles_errors=(handlers.processing, handlers.production) != ("fail", "fail"),
             skips_undecodable=handlers.deserialization != "fail",
             timestamps=self.default_timestamp_extractor,
-            native_rows=has_native_rows(),
         )
 
     def why_not_combined(self, *, asks_user: bool) -> str | None:

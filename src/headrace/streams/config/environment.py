@@ -11,7 +11,6 @@ import re
 from collections.abc import Iterable, Mapping
 from functools import cache
 
-from headrace.state.native import PURE_VARIABLE
 from headrace.streams.config.client_names import CONSUMER, PRODUCER, SHARED, TUNING
 from headrace.streams.config.java_settings import next_step
 from headrace.streams.config.secrets import FILE, named_by_file
@@ -61,11 +60,7 @@ def settings_of(environ: Mapping[str, str]) -> Given:
     headrace.streams.errors.ConfigError: the variable HEADRACE_BOOTSTRAP_SERVER matches \
 no setting; did you mean HEADRACE_BOOTSTRAP_SERVERS?
     """
-    ours = {
-        variable: text
-        for variable, text in environ.items()
-        if variable.startswith(PREFIX) and variable not in (CONFIG, PURE_VARIABLE)
-    }
+    ours = {v: text for v, text in environ.items() if v.startswith(PREFIX) and v != CONFIG}
     settings, problems = Given(), []
     for variable, text in ours.items():
         name = name_of(variable)

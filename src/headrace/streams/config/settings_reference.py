@@ -44,12 +44,6 @@ The error of a wrong or unknown setting names its origin: `(from --set)`, `(from
 
 A program that calls `app.run()` itself reads neither files nor the environment.
 
-**Rows in Rust.** `pip install "headrace[speed]"` installs `headrace-native`, which keeps the rows
-of stores in memory in Rust. It is used automatically, and results, files and changelogs are the
-same. Set the variable `HEADRACE_PURE` to 1 to use the rows in Python. `headrace --version`, `rows`
-in the event `supervisor_started`, and the label `rows` of the metric `headrace_app_info` have the
-rows in use.
-
 **Secrets in files.** For each setting that holds a secret, the name with `.file` appended names a
 file with the secret: `sasl.password.file`, `ssl.key.password.file`, `producer.ssl.key.pem.file`, or
 `HEADRACE_SASL_PASSWORD_FILE`. This works in all places, including the program. Line ends after the

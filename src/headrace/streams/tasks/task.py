@@ -51,7 +51,7 @@ from headrace.topology.context.task_context import TaskContext
 from headrace.topology.errors import LAST_TIME_MS, RefusedTimestampError
 from headrace.topology.operators.combining import caches_bytes, partials_bytes, partials_in
 from headrace.topology.serdes import Serde
-from headrace.topology.serdes.normalise import exact_types, integer_form, normalised, normaliser
+from headrace.topology.serdes.normalise import exact_types, normalised, normaliser
 from headrace.topology.timestamps import TimestampAssigner
 
 # Buffers of a task's stores: creation, and the rows that a commit reads from them.
@@ -74,7 +74,6 @@ def buffers_of(spec: TaskSpec, state: TaskState) -> dict[str, Buffer]:
             stored_form=stored_form,
             exact=_NULL if checks else exact_types(serde),
             keep=partial(_checked, serde) if checks else normaliser(serde),
-            integers=integer_form(serde),
         )
         buffers[store.name] = make_buffer(store.spec, state.store(store.name), coding)
     return buffers
@@ -435,7 +434,7 @@ class Task:
     def needs_commit(self) -> bool:
         if self.moved or not self.is_committed:
             return not self.context.has_collected_rows
-        return any(buffer.has_writes for buffer in self._buffers.values())
+        return any(buffer.dirty for buffer in self._buffers.values())
 
     def uncommitted_bytes(self, copies: int = 0) -> int:
         """Estimate the memory of uncommitted rows and of a number of copies of them."""
@@ -551,7 +550,7 @@ class Task:
     def deltas(self) -> dict[str, Delta]:
         """Encode the rows that changed since the last commit, by store."""
         try:
-            return {name: b.delta() for name, b in self._buffers.items() if b.has_writes}
+            return {name: b.delta() for name, b in self._buffers.items() if b.dirty}
         except ValueEncodingError as error:
             raise range_error(
                 self.input_range(), str(error), node=None, store=error.store

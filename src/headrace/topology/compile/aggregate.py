@@ -7,20 +7,10 @@ of the row's and the record's, and None deletes the row (`KStreamAggregate`, `KS
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 
 from headrace.topology.compile.codegen import Generator, RecordVariables, attempt, otherwise
 from headrace.topology.compile.stateless import guard_key
-from headrace.topology.compile.update import (
-    adds_in_rust,
-    emit_add,
-    emit_later_timestamp,
-    emit_normalised,
-    emit_update,
-    read_row,
-    stored_row,
-    stored_value,
-)
+from headrace.topology.compile.update import emit_normalised, emit_update, read_row, stored_value
 from headrace.topology.graph.graph import Aggregate
 
 Descend = Callable[[RecordVariables], None]
@@ -59,32 +49,26 @@ def _fold(gen: Generator, node: Aggregate, flow: RecordVariables, descend: Desce
         key_is_own=True,
         value_is_set=not node.fold.asks_user,
     )
-    if adds_in_rust(gen, node):
-        with attempt(gen, node, flow):
-            w.line(f"{row_key} = {gen.encoded_key(flow, key_serde, node)}")
-            emit_add(gen, node, result, flow)
-        with otherwise(gen):
-            if node.name not in gen.cached:
-                descend(result)
-        return
     with attempt(gen, node, flow):
         w.line(f"{row_key} = {gen.encoded_key(flow, key_serde, node)}")
-        old = read_row(gen, node, node.store, row_key)
+        old, old_timestamp = read_row(gen, node, node.store, row_key)
         w.line(f"{new} = {_new_value(gen, node, flow, old)}")
         emit_normalised(gen, node, node.store, new, exact=node.fold.makes)
-        deletable = old if node.fold.asks_user else None
-        emit_later_timestamp(gen, node, deletable, result, flow.timestamp)
+        is_later = f"{flow.timestamp} > {old_timestamp}"
+        if node.fold.asks_user:
+            # A deleted row keeps a timestamp until it is evicted; ignore it.
+            is_later = f"{old} is None or {is_later}"
+        w.line(f"{timestamp} = {flow.timestamp} if {is_later} else {old_timestamp}")
         if gen.options.handles_errors:
             stored = f"kept_{i}"
             w.line(f"{stored} = {stored_value(gen, node, node.store, result)}")
-    write = partial(emit_update, stored=stored, record_timestamp=flow.timestamp)
     with otherwise(gen):
         if not node.fold.asks_user:
-            write(gen, node, node.store, result, descend)
+            emit_update(gen, node, node.store, result, descend, stored=stored)
             return
         # Do not delete a row that does not exist.
-        with w.block(f"if {new} is not None or {stored_row(gen, node, node.store)} is not None:"):
-            write(gen, node, node.store, result, descend)
+        with w.block(f"if {new} is not None or row_{i}[0] is not None:"):
+            emit_update(gen, node, node.store, result, descend, stored=stored)
 
 
 def _new_value(gen: Generator, node: Aggregate, flow: RecordVariables, old: str) -> str:

@@ -48,7 +48,6 @@ class CompileOptions:
         handles_errors: whether a handler may skip a failed record and continue.
         skips_undecodable: whether a handler may skip bytes that no serde can read.
         timestamps: the timestamp extractor if a source names none.
-        native_rows: whether the rows of tables are in Rust (`headrace.state.native_buffer`).
     """
 
     application_id: str
@@ -59,7 +58,6 @@ class CompileOptions:
     handles_errors: bool = False
     skips_undecodable: bool = False
     timestamps: TimestampExtractor | None = None
-    native_rows: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -471,28 +469,8 @@ def _buffer_bindings(gen: Generator) -> Iterator[_Binding]:
             i = gen.ordinal(node)
             buffer = f"buffer_{i}"
             yield _Binding(buffer, (f"{buffer} = env.buffers[{node.store!r}]",))
-            if gen.options.native_rows:
-                yield from _native_bindings(gen, node, buffer)
-                continue
             yield _Binding(f"dirty_{i}", (f"dirty_{i} = {buffer}.dirty",), buffer)
             yield _Binding(f"dirty_{i}_get", (f"dirty_{i}_get = dirty_{i}.get",), f"dirty_{i}")
             yield _Binding(f"clean_{i}_get", (f"clean_{i}_get = {buffer}.clean.get",), buffer)
             yield _Binding(f"load_{i}", (f"load_{i} = {buffer}.load",), buffer)
             yield _Binding(f"pending_{i}", (f"pending_{i} = {{}}",))
-
-
-_ROWS_METHODS = (
-    "get", "write", "write_later", "update", "update_later", "add", "add_update", "take"
-)  # fmt: skip
-"""Methods of rows in Rust that the generated code may use."""
-
-
-def _native_bindings(gen: Generator, node: Node, buffer: str) -> Iterator[_Binding]:
-    rows, i = f"rows_{gen.ordinal(node)}", gen.ordinal(node)
-    yield _Binding(rows, (f"{rows} = {buffer}.rows",), buffer)
-    for method in _ROWS_METHODS:
-        yield _Binding(f"{method}_{i}", (f"{method}_{i} = {rows}.{method}",), rows)
-    lines = [f"pending_{i} = PendingUpdates({buffer})"]
-    if needs_old(gen.sub, node):
-        lines.append(f"{buffer}.rows.keep_old_values()")
-    yield _Binding(f"pending_{i}", tuple(lines), buffer)

@@ -24,7 +24,6 @@ from types import CodeType, TracebackType
 from typing import Any
 
 from headrace.state.buffer import ATOMS
-from headrace.state.native_buffer import PendingUpdates
 from headrace.topology import functions
 from headrace.topology.compile import (
     aggregate,
@@ -48,14 +47,7 @@ from headrace.topology.compile.codegen import (
 )
 from headrace.topology.compile.operator_factory import OperatorFactory
 from headrace.topology.compile.stateless import guard_key
-from headrace.topology.compile.update import (
-    emit_normalised,
-    emit_update,
-    emit_write,
-    read_row,
-    stored_row,
-    stored_value,
-)
+from headrace.topology.compile.update import emit_normalised, emit_update, read_row, stored_value
 from headrace.topology.context.context import Operator as RunningOperator
 from headrace.topology.context.environment import Message, TaskEnvironment
 from headrace.topology.errors import (
@@ -251,7 +243,7 @@ def _upsert(gen: Generator, node: TableSource, flow: RecordVariables, descend: D
     result = replace(flow, key_bytes=f"row_key_{i}", key_serde=key_serde, key_is_own=True)
     with attempt(gen, node, flow):
         w.line(f"row_key_{i} = {gen.encoded_key(flow, key_serde, node)}")
-        old = read_row(gen, node, node.store, f"row_key_{i}")
+        old, _ = read_row(gen, node, node.store, f"row_key_{i}")
         if flow.value_bytes is None or flow.value_serde is not value_serde:
             w.line(f"kept_{i} = {flow.value_object}")
             result = result.with_value(f"kept_{i}", is_set=flow.value_is_set)
@@ -259,7 +251,7 @@ def _upsert(gen: Generator, node: TableSource, flow: RecordVariables, descend: D
         new, stored = result.value_object, None
         if gen.stored_forms[node.store] == "bytes":
             w.line(f"new_{i} = {stored_value(gen, node, node.store, result)}")
-            old, new = stored_row(gen, node, node.store), f"new_{i}"
+            old, new = f"row_{i}[0]", f"new_{i}"
             stored = new
         encode = gen.constant(f"encode_row_{i}", value_serde.serialize)
         # Equal values of other classes may be other documents, as 1, 1.0 and true are.
@@ -278,7 +270,7 @@ def _upsert(gen: Generator, node: TableSource, flow: RecordVariables, descend: D
             # A restore from the source topic finds the last record of each key, even if unchanged.
             with w.block(f"elif {result.value_object} is not None:"):
                 row = stored or stored_value(gen, node, node.store, result)
-                emit_write(gen, node, row, result)
+                w.line(f"dirty_{i}[row_key_{i}] = ({row}, {flow.timestamp})")
 
 
 # The compiler: `compile_sub_topology` puts the lines of all nodes together.
@@ -332,7 +324,6 @@ class Program:
             **source.CALLED,
             "OutOfOrder": OutOfOrder,
             "as_pair": as_pair,
-            "PendingUpdates": PendingUpdates,
             "looked_at": looked_at,
         }
         exec(self._code, namespace)  # noqa: S102

@@ -97,7 +97,7 @@ class WrappedStore:
         """Yield scanned rows with the values when they are reached."""
         buffer = self.buffer
         for row_key, value, timestamp in rows:
-            if buffer.is_written(row_key):
+            if row_key in buffer.dirty:
                 value, timestamp = buffer.get(row_key)
                 if value is None:
                     continue

@@ -14,11 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 from headrace.state.buffer import ATOMS
 from headrace.topology.errors import NoPairError, type_of
-from headrace.topology.serdes._serde import IntegerSerde, JsonSerde, Serde, StringSerde
+from headrace.topology.serdes._serde import JsonSerde, Serde, StringSerde
 
 # Check of functions that return a key and a value: only a tuple or list of two is valid.
 #
@@ -51,19 +51,6 @@ def exact_types(serde: Serde[Any]) -> frozenset[type]:
 def is_by_string(serde: Serde[Any]) -> bool:
     """Return whether equal strings have equal bytes, which is known only for built-in serdes."""
     return serde.__class__ in (StringSerde, JsonSerde)
-
-
-def integer_form(serde: Serde[Any]) -> Literal["decimal", "big_endian"] | None:
-    """Return how a built-in serde encodes ints of 64 bits (see `headrace.state.buffer.Coding`).
-
-    >>> from headrace import serdes
-    >>> integer_form(serdes.json), integer_form(serdes.long), integer_form(serdes.integer)
-    ('decimal', 'big_endian', None)
-    """
-    if serde.__class__ is JsonSerde:
-        return "decimal"
-    is_long = serde.__class__ is IntegerSerde and getattr(serde, "width", None) == 8
-    return "big_endian" if is_long else None
 
 
 def normaliser(serde: Serde[Any]) -> Callable[[Any], Any]:

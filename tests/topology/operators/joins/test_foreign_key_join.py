@@ -26,8 +26,6 @@ from headrace.topology.topology import Topology
 from tests.support.examples import examples
 from tests.support.operators import NO_CACHE
 
-pytestmark = pytest.mark.usefixtures("rows_of_stores")
-
 Kind = Literal["inner", "left"]
 Table = KTable[str, Any]
 Change = tuple[str, str, "str | None", int]

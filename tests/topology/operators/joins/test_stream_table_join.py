@@ -23,8 +23,6 @@ from headrace.topology import (
 )
 from tests.support.examples import examples
 
-pytestmark = pytest.mark.usefixtures("rows_of_stores")
-
 TEXTS: dict[str, Any] = {"key": serdes.string, "value": serdes.string}
 MS = timedelta(milliseconds=1)
 EXACTLY_ONCE = {"processing.guarantee": "exactly_once_v2", "null.key.policy": "drop"}

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from headrace.state import timed
 from headrace.state.buffer import Buffer, Coding
-from headrace.state.buffers import bound_caches, make_timed_buffer
+from headrace.state.buffers import bound_caches
 from headrace.state.codec import KEPT
 from headrace.state.memory import MemoryTaskState
 from headrace.state.segments import layout_of
@@ -23,8 +23,6 @@ from headrace.topology import serdes
 from headrace.topology.context.number import Number
 from headrace.topology.operators.joins.stream_join import KeyEncoder, SideRows
 from tests.support.examples import examples
-
-pytestmark = pytest.mark.usefixtures("rows_of_stores")
 
 KEYS = ("a", "b", "a" + "\0" * 11 + "\x05", "a" + "\0" * 12)
 """Some begin as others do, and with what a time and a number may look like."""
@@ -55,7 +53,7 @@ class Side:
             encode=serdes.json.serialize, decode=serdes.json.deserialize, stored_form=self.hold
         )
         layout = layout_of("window", self.segment_ms)
-        self.buffer = make_timed_buffer("s", self.state.store("s"), coding, layout)
+        self.buffer = TimedBuffer("s", self.state.store("s"), coding, layout=layout)
         self.buffer.detect_empty_store()
         self.numbers = [Number(number) for number in self.committed_numbers]
         self.rows = SideRows(self.buffer, KeyEncoder(str.encode), RETENTION_MS, *self.numbers)
@@ -196,18 +194,17 @@ def test_no_cursor_is_made_for_what_is_in_memory(monkeypatch: pytest.MonkeyPatch
     assert scans == 1
 
 
-def test_memory_stays_within_its_bound(rows_of_stores: str) -> None:
+def test_memory_stays_within_its_bound() -> None:
     side = Side("objects")
     rows = SideRows(side.buffer, KeyEncoder(str.encode), 10_000, Number(), Number())
     for number in range(2_000):
         rows.add(f"k{number % 500}", number, number)
         assert len(rows.between(f"k{number % 7}", number - 5_000, number)) <= 300
         bound_caches([side.buffer], 50 * ENTRY_BYTES)
-        if rows_of_stores == "python":
-            held = recent(side)
-            known = sum(1 + len(found) for found in held._keys.values())
-            assert held.count == known + len(held._evicted)
-            assert held.count <= 55
+        held = recent(side)
+        known = sum(1 + len(found) for found in held._keys.values())
+        assert held.count == known + len(held._evicted)
+        assert held.count <= 55
         assert side.buffer.cached_bytes() <= 50 * ENTRY_BYTES
         if number % 100 == 0:
             side.commit()
@@ -246,12 +243,8 @@ def test_the_eviction_of_a_key_causes_no_reads_for_others(monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("keys", [10, 1_000, 20_000])
 @pytest.mark.parametrize("hold", ["objects", "bytes"])
-def test_the_estimated_memory_of_rows_is_what_they_take(
-    hold: Hold, keys: int, rows_of_stores: str
-) -> None:
+def test_the_estimated_memory_of_rows_is_what_they_take(hold: Hold, keys: int) -> None:
     side = Side(hold)
-    if rows_of_stores == "rust":
-        pytest.skip("tracemalloc does not see the memory of Rust")
     held = recent(side)
     tracemalloc.start()
     try:

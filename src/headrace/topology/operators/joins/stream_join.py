@@ -18,7 +18,7 @@ from heapq import heappop, heappush
 from itertools import islice
 from typing import Any, ClassVar, Literal, cast
 
-from headrace.state.buffer import ATOMS, Buffer
+from headrace.state.buffer import ABSENT, ATOMS, Buffer
 from headrace.state.codec import TIMESTAMP
 from headrace.state.timed import TimedBuffer
 from headrace.topology.context.context import Headers, OperatorContext, Receive, TaskContext
@@ -316,7 +316,10 @@ class UnmatchedRecords:
         if timestamp + self._spans_ms[is_left] < self.time.value:
             return
         row = waiting_row(timestamp, is_left, self._encode(key))
-        if self._buffer.exists(row):
+        buffer = self._buffer
+        # Check whether the row exists, without decoding it.
+        entry = buffer.dirty.get(row) or buffer.clean.get(row) or buffer.load(row)
+        if entry[0] is not None:
             self._remove(row, timestamp)
 
     def _emit_ended(self, now: int, forward: Receive) -> bool:
@@ -361,7 +364,7 @@ class UnmatchedRecords:
     def _remove(self, row: bytes, timestamp: int) -> None:
         """Remove a row; most rows were added since the last commit and are never written."""
         buffer = self._buffer
-        if buffer.is_new(row):
+        if buffer.clean.get(row) is ABSENT:
             buffer.drop_write(row)
         else:
             buffer.put(row, None, timestamp)
