@@ -49,10 +49,14 @@ def at(wall_ms: int) -> Position:
     return Position("id", wall_ms, 1, wall_ms)
 
 
+def changes(rows: Mapping[bytes, bytes]) -> list[tuple[bytes, bytes, int]]:
+    return [(key, row[8:], TIMESTAMP.unpack_from(row)[0]) for key, row in rows.items()]
+
+
 def fill(
     state: TaskState, spec: StoreSpec, rows: Mapping[bytes, bytes], position: Position
 ) -> None:
-    state.write({"w": spec.rows.local(list(rows.items()))}, {"w": position})
+    state.write({"w": spec.rows.rows(changes(rows))}, {"w": position})
 
 
 def shown(state: TaskState, spec: StoreSpec) -> dict[bytes, bytes]:
@@ -78,7 +82,7 @@ def many(
         else RocksTaskState(tmp_path, [INDEXED], memory=memory)
     )
     rows = rows_of(KEYS, TIMES)
-    local = layout_of("window", SEGMENT_MS).local(list(rows.items()))
+    local = layout_of("window", SEGMENT_MS).rows(changes(rows))
     state.write({"w": local}, {})
     yield state, rows
     state.close()
@@ -148,7 +152,7 @@ def test_a_deletion_leaves_the_segment_of_the_horizon(
 
 def test_the_latest_time_of_a_large_segment_is_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     state = MemoryTaskState([INDEXED])
-    local = layout_of("window", 1_000).local(list(rows_of(KEYS, (5, 1_200)).items()))
+    local = layout_of("window", 1_000).rows(changes(rows_of(KEYS, (5, 1_200))))
     state.write({"w": local}, {})
     for read_rows, latest in ((3, 1_200), (2, 1_999)):
         monkeypatch.setattr(segments, "_LATEST_READ_ROWS", read_rows)
@@ -222,7 +226,7 @@ def write_as_older_program(path: Path, rows: Mapping[bytes, bytes], memory: Rock
 
 def test_rows_without_a_position_are_not_converted(tmp_path: Path, memory: RocksMemory) -> None:
     state = RocksTaskState(tmp_path, [INDEXED], memory=memory)
-    state.write({"w": INDEXED.rows.local(list(rows_of(KEYS, (1, 2)).items()))}, {})
+    state.write({"w": INDEXED.rows.rows(changes(rows_of(KEYS, (1, 2))))}, {})
     state.close()
     state = RocksTaskState(tmp_path, [SEGMENTED], memory=memory)
     assert state.position("w") is None

@@ -90,11 +90,11 @@ def test_few_rows_are_counted_however_often_they_were_written(
     state = open_task_state(tmp_path, [spec], memory=memory)
     expected = dict.fromkeys(timed_key(name, number) for number in range(50))
     for _ in range(100):
-        state.write({"s": spec.rows.local([(key, b"row") for key in expected])}, {})
+        state.write({"s": spec.rows.rows([(key, b"row", 7) for key in expected])}, {})
     for _ in range(10):
         gone = [timed_key(name, number)[:6] + b"-" + timed_key(name, number) for number in range(9)]
-        state.write({"s": spec.rows.local([(key, b"row") for key in gone])}, {})
-        state.write({"s": spec.rows.local([(key, None) for key in gone])}, {})
+        state.write({"s": spec.rows.rows([(key, b"row", 7) for key in gone])}, {})
+        state.write({"s": spec.rows.rows([(key, None, 7) for key in gone])}, {})
     assert count_rows(state.store("s"), spec.rows, lambda: False) == (50, True)
     state.close()
 

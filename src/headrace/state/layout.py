@@ -23,11 +23,12 @@ is a prefix of another, so all versions of a key are adjacent and sorted by time
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby, islice
 from typing import Any, Literal, NamedTuple, Protocol
 
+from headrace.state.buffer import ABSENT, Entry
 from headrace.state.codec import (
     TIMESTAMP,
     decode_timestamped,
@@ -41,6 +42,7 @@ Change = tuple[bytes, bytes | None, int]
 """Key, value or None, and timestamp, as in the changelog."""
 
 Changes = Sequence[Change]
+NO_ROWS: Mapping[bytes, Entry] = {}
 
 _LAYOUT_PREFIX = b"layout/"
 
@@ -124,19 +126,19 @@ class Layout(Protocol):
     def times_bytes(self) -> int:
         """Number of bytes that follow the key in a row key."""
 
-    def local(self, rows: Delta, indexed: Collection[bytes] = ()) -> Delta:
-        """Return the rows to write to disk for rows of the store.
+    def rows(
+        self, changes: Changes, *, from_ms: int = 0, known: Mapping[bytes, Entry] = NO_ROWS
+    ) -> Delta:
+        """Return the rows to write to disk for changelog records.
 
         Args:
-            rows: the changed rows of the store.
-            indexed: the keys of rows that are already on disk.
+            changes: the records.
+            from_ms: time of the earliest row to write; only for layouts with times.
+            known: rows that are on disk, or whose value is None; any others may be, too.
         """
 
-    def rows(self, changes: Changes) -> Delta:
-        """Return the rows to write to disk for changelog records."""
-
     def view(self, committed: CommittedStore) -> CommittedStore:
-        """Return the store's rows in the format that `local` accepts."""
+        """Return the store's rows by row key, with Kafka Streams' format of values."""
 
     def changes(self, committed: CommittedStore) -> Iterator[Change]:
         """Yield changelog records from which `rows` restores the rows on disk."""
@@ -153,10 +155,13 @@ class _Plain:
     time_of: Callable[[bytes], int] | None = field(default=None, init=False)
     times_bytes: int = field(default=TIMES_BYTES["plain"], init=False)
 
-    def local(self, rows: Delta, indexed: Collection[bytes] = ()) -> Delta:  # noqa: ARG002
-        return rows
-
-    def rows(self, changes: Changes) -> Delta:
+    def rows(
+        self,
+        changes: Changes,
+        *,
+        from_ms: int = 0,  # noqa: ARG002
+        known: Mapping[bytes, Entry] = NO_ROWS,  # noqa: ARG002
+    ) -> Delta:
         return timestamped_rows(changes)
 
     def view(self, committed: CommittedStore) -> CommittedStore:
@@ -172,19 +177,25 @@ class _TimedLayout:
     times_bytes: int
     """Number of bytes that follow the key in a row key; the expiry time is first."""
 
-    def local(self, rows: Delta, indexed: Collection[bytes] = ()) -> Delta:
+    def rows(
+        self, changes: Changes, *, from_ms: int = 0, known: Mapping[bytes, Entry] = NO_ROWS
+    ) -> Delta:
         begin = -self.times_bytes
         end = begin + TIMESTAMP.size
-        local: list[tuple[bytes, bytes | None]] = []
-        add = local.append
-        for key, row in rows:
-            add((_ROW + key, row))
-            if row is None or key not in indexed:
-                add((_INDEX + key[begin:end] + key, None if row is None else b""))
-        return local
-
-    def rows(self, changes: Changes) -> Delta:
-        return self.local(timestamped_rows(changes))
+        first, pack = TIMESTAMP.pack(from_ms), TIMESTAMP.pack
+        rows: list[tuple[bytes, bytes | None]] = []
+        add = rows.append
+        for key, value, timestamp in changes:
+            time = key[begin:end]
+            if time < first:
+                continue
+            add((_ROW + key, None if value is None else pack(timestamp) + value))
+            if value is None:
+                add((_INDEX + time + key, None))
+            elif (known.get(key) or ABSENT)[0] is None:
+                # A row's time never changes, so a row on disk already has its index entry.
+                add((_INDEX + time + key, b""))
+        return rows
 
     def view(self, committed: CommittedStore) -> TimedRows:
         return TimeIndexed(committed, self.times_bytes)
@@ -249,16 +260,19 @@ class Versioned:
     time_of: Callable[[bytes], int] | None = field(default=None, init=False)
     times_bytes: int = field(default=TIMES_BYTES["versioned"], init=False)
 
-    def rows(self, changes: Changes) -> Delta:
+    def rows(
+        self,
+        changes: Changes,
+        *,
+        from_ms: int = 0,  # noqa: ARG002
+        known: Mapping[bytes, Entry] = NO_ROWS,  # noqa: ARG002
+    ) -> Delta:
         pack = TIMESTAMP.pack
         rows: list[tuple[bytes, bytes | None]] = []
         for key, value, time in changes:
             rows.append((prefix(key) + pack(time), _DELETION if value is None else _VALUE + value))
             rows.append((_INDEX + pack(time) + key, b""))
         return rows
-
-    def local(self, rows: Delta, indexed: Collection[bytes] = ()) -> Delta:  # noqa: ARG002
-        raise AssertionError("versions are written with their times")
 
     def view(self, committed: CommittedStore) -> CommittedStore:
         return LatestVersions(committed)
@@ -352,9 +366,9 @@ class TimeIndexed:
     >>> from headrace.state.spec import StoreSpec
     >>> state = MemoryTaskState([StoreSpec("w", kind="memory", layout="window")])
     >>> key = b"k" + TIMESTAMP.pack(5) + bytes(4)
-    >>> state.write({"w": LAYOUTS["window"].local([(key, b"row")])}, {})
+    >>> state.write({"w": LAYOUTS["window"].rows([(key, b"row", 7)])}, {})
     >>> rows = LAYOUTS["window"].view(state.store("w"))
-    >>> rows.get(key), [(time, row_key == key) for time, row_key in rows.by_time(0, 6)]
+    >>> rows.get(key)[8:], [(time, row_key == key) for time, row_key in rows.by_time(0, 6)]
     (b'row', [(5, True)])
     """
 

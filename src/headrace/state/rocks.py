@@ -430,10 +430,10 @@ class RocksTaskState:
         self.drop_store(spec.name)
         options: Any = WriteOptions()
         options.disable_wal = True
-        scan = layout_of(spec.layout, segment_ms_in(spec.name, disk_name)).view(rows).scan()
-        while batch := list(islice(scan, _CONVERTED_ROWS)):
+        changes = layout_of(spec.layout, segment_ms_in(spec.name, disk_name)).changes(rows)
+        while batch := list(islice(changes, _CONVERTED_ROWS)):
             with converted_errors():
-                self._db.write(self._batch({spec.name: spec.rows.local(batch)}, {}), options)
+                self._db.write(self._batch({spec.name: spec.rows.rows(batch)}, {}), options)
         rows.close()
         self._flush()
         self.write({}, {spec.name: position})

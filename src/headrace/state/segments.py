@@ -15,15 +15,17 @@ by time instead (`headrace.state.layout.TimeIndexed`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from heapq import merge, nsmallest
 from itertools import chain, islice
 
-from headrace.state.codec import TIMESTAMP, timestamped_rows
+from headrace.state.buffer import Entry
+from headrace.state.codec import TIMESTAMP
 from headrace.state.layout import (
     LAYOUTS,
+    NO_ROWS,
     Change,
     Changes,
     Expired,
@@ -43,6 +45,7 @@ SORTED_ROWS = 100_000
 _LATEST_READ_ROWS = 500_000
 """Maximum number of rows that `latest` reads; about half a second."""
 _PREFIX_BYTES = TIMESTAMP.size
+_PACK, _UNPACK = TIMESTAMP.pack, TIMESTAMP.unpack_from
 _AT = "@"
 """Separator before the length of segments in a name on disk; names of stores do not contain it."""
 
@@ -94,12 +97,23 @@ class SegmentedLayout:
     times_bytes: int
     segment_ms: int
 
-    def local(self, rows: Delta, indexed: Collection[bytes] = ()) -> Delta:  # noqa: ARG002
-        time_of, pack, segment_ms = self.time_of, TIMESTAMP.pack, self.segment_ms
-        return [(pack(time_of(key) // segment_ms) + key, row) for key, row in rows]
-
-    def rows(self, changes: Changes) -> Delta:
-        return self.local(timestamped_rows(changes))
+    def rows(
+        self,
+        changes: Changes,
+        *,
+        from_ms: int = 0,
+        known: Mapping[bytes, Entry] = NO_ROWS,  # noqa: ARG002
+    ) -> Delta:
+        # Hot path of the commit: without calls of `time_of`.
+        pack, unpack, size, segment_ms = _PACK, _UNPACK, self.times_bytes, self.segment_ms
+        return [
+            (
+                pack(time // segment_ms) + key,
+                None if value is None else pack(timestamp) + value,
+            )
+            for key, value, timestamp in changes
+            if (time := unpack(key, len(key) - size)[0]) >= from_ms
+        ]
 
     def view(self, committed: CommittedStore) -> TimedRows:
         return Segments(committed, self)
@@ -118,9 +132,9 @@ class Segments:
     >>> spec = StoreSpec("w", layout="window", retention_ms=120_000, segmented=True)
     >>> layout, state = spec.rows, MemoryTaskState([spec])
     >>> keys = [b"k" + TIMESTAMP.pack(time) + bytes(4) for time in (5, 70_000)]
-    >>> state.write({"w": layout.local([(key, b"row") for key in keys])}, {})
+    >>> state.write({"w": layout.rows([(key, b"row", 7) for key in keys])}, {})
     >>> rows = layout.view(state.store("w"))
-    >>> rows.get(keys[1]), [time for time, _ in rows.by_time(0, 2**63)]
+    >>> rows.get(keys[1])[8:], [time for time, _ in rows.by_time(0, 2**63)]
     (b'row', [5, 70000])
     >>> state.write({"w": rows.expired(0, 65_000, 100).deletions}, {})
     >>> [key == keys[1] for key, _ in layout.view(state.store("w")).scan()]

@@ -14,7 +14,7 @@ from itertools import chain, islice
 from typing import Any, cast
 
 from headrace.state.buffer import ABSENT, Buffer, Coding, Entry
-from headrace.state.codec import KEPT, decode_timestamped, memory_of, timestamped_rows
+from headrace.state.codec import KEPT, decode_timestamped, memory_of
 from headrace.state.layout import Layout, TimedRows
 from headrace.state.store import CommittedStore, Delta, RangeDelta
 
@@ -343,22 +343,13 @@ class TimedBuffer(Buffer):
 
     def local_rows(self, changes: list[tuple[bytes, bytes | None, int]]) -> Delta:
         expired = self.take_expired()
-        rows = self.not_yet_swept(timestamped_rows(changes))
-        cached = self.clean.get
-        # A row's time never changes, so a row on disk already has its index entry.
-        indexed = (
-            {key for key, _ in rows if (cached(key) or ABSENT)[0] is not None} if self.clean else ()
-        )
-        return joined(self._layout.local(rows, indexed), expired)
-
-    def not_yet_swept(self, rows: Delta) -> Delta:
-        """Return the rows at or after the time up to which expired rows are deleted.
-
-        Readers of the files do not know the horizon, so an expired row must be up to date until it
-        is deleted. A row that is written later would never be deleted.
-        """
-        time_of, swept_to = self._time_of, self._deleted_to
-        return [row for row in rows if time_of(row[0]) >= swept_to] if swept_to > 0 else rows
+        # Readers of the files do not know the horizon, so an expired row must be up to date until
+        # it is deleted. A row that is written later would never be deleted.
+        rows = self._layout.rows(changes, from_ms=self._deleted_to, known=self.clean)
+        if isinstance(expired, RangeDelta):
+            expired.extend(rows)
+            return expired
+        return [*rows, *expired] if expired else rows
 
     def committed(self) -> None:
         if self._recent is None:
@@ -386,14 +377,6 @@ class TimedBuffer(Buffer):
         if self._grouped_count:
             self._dirty_by_key.clear()
             self._grouped_count = 0
-
-
-def joined(rows: Delta, expired: Delta) -> Delta:
-    """Return the changes of rows together with the deletions of expired rows."""
-    if isinstance(expired, RangeDelta):
-        expired.extend(rows)
-        return expired
-    return [*rows, *expired]
 
 
 # Rows of keys by time.

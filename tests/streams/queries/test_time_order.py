@@ -56,8 +56,8 @@ def row_key(number: int) -> bytes:
 @pytest.fixture
 def state() -> MemoryTaskState:
     state = MemoryTaskState([StoreSpec("w")])
-    rows = [(row_key(number), TIMESTAMP.pack(number)) for number in range(COUNT)]
-    state.write({"w": LAYOUT.local(rows)}, {})
+    rows = [(row_key(number), b"", number) for number in range(COUNT)]
+    state.write({"w": LAYOUT.rows(rows)}, {})
     return state
 
 
@@ -90,7 +90,7 @@ def test_a_first_page_reads_the_present_rows(state: MemoryTaskState) -> None:
     order, rows = TimeOrder(), state.store("w")
     first = page(rows, order, None)
     early = b"early" + bytes(8) + bytes(4)
-    state.write({"w": LAYOUT.local([(early, TIMESTAMP.pack(1))])}, {})
+    state.write({"w": LAYOUT.rows([(early, b"", 1)])}, {})
     assert page(rows, order, first[0])[:49] == first[1:]
     assert page(rows, order, None)[1] == bytes(8) + early
 

@@ -12,7 +12,6 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from headrace.state.buffer import Coding
-from headrace.state.buffers import make_buffer
 from headrace.state.codec import TIMESTAMP
 from headrace.state.memory import MemoryTaskState
 from headrace.state.spec import StoreSpec
@@ -352,10 +351,9 @@ def test_rows_that_another_program_wrote_are_not_written_over() -> None:
     spec = StoreSpec("s", kind="memory", layout="window")
     state = MemoryTaskState([spec])
     row = b"k" + TIMESTAMP.pack(100)
-    old = [(row + number.to_bytes(4, "big"), TIMESTAMP.pack(100) + b"old") for number in (0, 6)]
-    state.write({"s": spec.rows.local(old)}, {})
-    buffer = make_buffer(spec, state.store("s"), CODING)
-    assert isinstance(buffer, TimedBuffer)
+    old = [(row + number.to_bytes(4, "big"), b"old", 100) for number in (0, 6)]
+    state.write({"s": spec.rows.rows(old)}, {})
+    buffer = TimedBuffer("s", state.store("s"), CODING, layout=spec.rows)
     rows = SideRows(buffer, KeyEncoder(str.encode), 10, Number(), Number())
     assert rows.add("k", b"new", 100)
     assert [value for _, value in rows.between("k", 90, 110)] == [b"old", b"old", b"new"]
@@ -364,8 +362,7 @@ def test_rows_that_another_program_wrote_are_not_written_over() -> None:
 def test_numbers_begin_anew_after_the_largest_one() -> None:
     spec = StoreSpec("s", kind="memory", layout="window")
     state = MemoryTaskState([spec])
-    buffer = make_buffer(spec, state.store("s"), CODING)
-    assert isinstance(buffer, TimedBuffer)
+    buffer = TimedBuffer("s", state.store("s"), CODING, layout=spec.rows)
     rows = SideRows(buffer, KeyEncoder(str.encode), 10, Number(), Number(2**31 - 2))
     for value in (b"a", b"b"):
         assert rows.add("k", value, 100)
