@@ -146,9 +146,7 @@ def kept_from(layout: Layout, horizon: int) -> int:
 
 def opened(state: MemoryTaskState, layout: Layout = SPEC.rows) -> TimedBuffer:
     coding = Coding(encode=lambda v: bytes([v]), decode=ord)
-    buffer = TimedBuffer("w", state.store("w"), coding, layout=layout)
-    assert isinstance(buffer, TimedBuffer)
-    return buffer
+    return TimedBuffer("w", state.store("w"), coding, layout=layout)
 
 
 @BOTH
@@ -163,6 +161,18 @@ def test_a_row_that_has_expired_is_not_read_though_it_is_on_disk(layout: Layout)
     assert buffer.get(key) == (1, 0)
     buffer.expire(6)
     assert buffer.get(key) == ABSENT
+
+
+@BOTH
+def test_a_row_that_expires_before_its_first_commit_is_not_left_on_disk(layout: Layout) -> None:
+    state = MemoryTaskState([SPEC])
+    buffer = opened(state, layout)
+    for time in (1, 10):
+        buffer.put(row_key(97, time, time), 1, 0)
+    buffer.expire(9)
+    commit(buffer, state)
+    left = [key for key, _ in layout.view(state.store("w")).scan()]
+    assert left == [row_key(97, time, time) for time in (1, 10) if time >= kept_from(layout, 9)]
 
 
 def test_many_expired_rows_go_in_several_commits(monkeypatch: pytest.MonkeyPatch) -> None:
