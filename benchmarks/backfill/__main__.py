@@ -42,7 +42,7 @@ def settings_of(bootstrap: str, source: str) -> dict[str, object]:
 
 
 def fill(bootstrap: str, topic: str, rows: Iterator[Row]) -> None:
-    """Write rows to the partitions in turns, 1 ms apart, so that both sides have one order."""
+    """Write rows to alternating partitions, with timestamps 1 ms apart."""
     producer = Producer(
         {"bootstrap.servers": bootstrap, "linger.ms": 20, "compression.type": "lz4"}
     )
@@ -103,7 +103,7 @@ def run_sql(
 
 
 def write_transaction(bootstrap: str, topic: str, rows: list[Row], source: str) -> float:
-    """Write the records and offsets of a handover in one transaction; return the seconds."""
+    """Write records and offsets of a handover in one transaction; return the seconds it took."""
     producer = Producer(
         {
             "bootstrap.servers": bootstrap,

@@ -1,4 +1,4 @@
-"""Measured intervals of an application in this process, each from one commit's end to another's.
+"""Intervals between commits, with the work that an application in this process does in each.
 
 An interval that ended between two commits could contain one commit more or less than the next one.
 No record is read during a commit, which takes about half of the time, so the rates would differ.
@@ -19,7 +19,7 @@ COMMIT_TIMEOUT_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """Work and time of one interval.
+    """Number of records and processor time of an interval.
 
     Args:
         records: number of committed records.
@@ -61,7 +61,7 @@ def settings_of(bootstrap: str, name: str, state: str) -> dict[str, object]:
 
 
 class IntervalMeter:
-    """Worker listener that measures intervals of an application with one worker.
+    """Listener that measures intervals; the application must have one worker.
 
     Args:
         monitoring_s: returns the CPU time of monitoring so far, in seconds.
@@ -127,7 +127,7 @@ def rounds(
     until_s: float,
     max_records: int,
 ) -> Iterator[dict[str, Interval]]:
-    """Yield rounds of one interval per mode until the time is up; each starts with another mode.
+    """Yield rounds until the time is over: one interval for each mode, in an order that rotates.
 
     Args:
         meter: listener of the application.

@@ -159,6 +159,18 @@ def test_the_latest_time_of_a_large_segment_is_its_end(monkeypatch: pytest.Monke
         assert view(state, 1_000).latest() == latest
 
 
+def test_the_latest_time_of_a_store_without_expiry_fits_into_a_row_key(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    state = MemoryTaskState([INDEXED])
+    local = layout_of("window", segments.SINGLE_SEGMENT_MS).rows(changes(rows_of(KEYS, (5, 1_200))))
+    state.write({"w": local}, {})
+    monkeypatch.setattr(segments, "_LATEST_READ_ROWS", 2)
+    latest = view(state, segments.SINGLE_SEGMENT_MS).latest()
+    assert latest is not None
+    assert TIMESTAMP.unpack(TIMESTAMP.pack(latest + 1)) > (1_200,)
+
+
 # Files in another format.
 
 

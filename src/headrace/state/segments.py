@@ -44,6 +44,8 @@ SORTED_ROWS = 100_000
 """Maximum number of keys that are sorted at a time: some 15 MB."""
 _LATEST_READ_ROWS = 500_000
 """Maximum number of rows that `latest` reads; about half a second."""
+_TIME_MAX_MS = 2**62
+"""No row has a later time; the only segment of a store without expiry ends later."""
 _PREFIX_BYTES = TIMESTAMP.size
 _PACK, _UNPACK = TIMESTAMP.pack, TIMESTAMP.unpack_from
 _AT = "@"
@@ -212,7 +214,7 @@ class Segments:
         )
         if next(rows, None) is None:
             return latest
-        return (numbers[-1] + 1) * self._layout.segment_ms - 1
+        return min((numbers[-1] + 1) * self._layout.segment_ms - 1, _TIME_MAX_MS)
 
     def expired(self, start_ms: int, horizon_ms: int, most: int) -> Expired:  # noqa: ARG002
         segment_ms = self._layout.segment_ms

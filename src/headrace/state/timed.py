@@ -100,24 +100,25 @@ class TimedBuffer(Buffer):
             value = self._to_stored_form(value)
         self.dirty[key] = (value, timestamp)
 
-    def committed_row(self, key: bytes) -> Entry:
-        """Return a row that was not written since the last commit, in its stored form."""
-        return self.clean.get(key) or self.load(key)
-
     # Rows of a key by time, for joins and sliding windows. From the first call on, these rows are
     # cached in memory. All rows are of a window store, and unexpired.
 
-    def add(self, key: bytes, time: int, number: int, value: Any, timestamp: int) -> Any:
-        """Write a row, and return its stored form; None deletes the only row at a time.
+    def add(
+        self, row_key: bytes, key: bytes, time: int, number: int, value: Any, timestamp: int
+    ) -> Any:
+        """Write a row, and return the value in its stored form; the value None deletes the row.
 
         Args:
-            key: The key without the times.
+            row_key: The key with the time and the sequence number.
+            key: The key without them.
+            time: The time in the row key, in milliseconds.
             number: The sequence number.
+            timestamp: The timestamp of the row, in milliseconds.
         """
         if value.__class__ not in self.exact:
             value = self._to_stored_form(value)
         recent = self._recent or self._load_recent()
-        self.dirty[key + KEPT.pack(time, number)] = (value, timestamp)
+        self.dirty[row_key] = (value, timestamp)
         if value is None:
             recent.remove_last(key, time, 1)
         else:

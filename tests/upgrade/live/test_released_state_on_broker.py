@@ -242,13 +242,15 @@ def unexpired(driver: TopologyTestDriver, found: LastResults, expected: LastResu
     The driver, which only reads the files, does not know how far stream time is.
     """
     stores = [store.spec for plan in driver._plans for store in plan.program.sub_topology.stores]
-    segmented = {f"store {spec.name}" for spec in stores if spec.segmented}
-    latest = {name: max(row[0][0] for (n, _), row in expected.items() if n == name)
-              for name in segmented & {name for name, _ in expected}}  # fmt: skip
+    expired_before = {}
+    for spec in stores:
+        times = [row[0][0] for (name, _), row in expected.items() if name == f"store {spec.name}"]
+        if spec.segmented and spec.retention_ms is not None:
+            expired_before[f"store {spec.name}"] = max(times, default=-1) - spec.retention_ms
     return {
         result: row
         for result, row in found.items()
-        if result in expected or result[0] not in segmented or row[0][0] > latest.get(result[0], -1)
+        if result in expected or row[0][0] >= expired_before.get(result[0], -1)
     }
 
 

@@ -19,7 +19,7 @@ from itertools import islice
 from typing import Any, ClassVar, Literal, cast
 
 from headrace.state.buffer import ABSENT, ATOMS, Buffer
-from headrace.state.codec import TIMESTAMP
+from headrace.state.codec import KEPT, TIMESTAMP
 from headrace.state.timed import TimedBuffer
 from headrace.topology.context.context import Headers, OperatorContext, Receive, TaskContext
 from headrace.topology.context.number import Number
@@ -142,7 +142,8 @@ class SideRows:
             number = sequence.value = sequence.value + 1
         else:
             number = self._next_sequence()
-        self._buffer.add(data, timestamp, number, value, timestamp)
+        row_key = data + KEPT.pack(timestamp, number)
+        self._buffer.add(row_key, data, timestamp, number, value, timestamp)
         return True
 
     def advance(self, time: int) -> None:

@@ -180,7 +180,9 @@ class Sessions(RecordCache, Operator):
 
     def _stored_value(self, row_key: bytes) -> Any:
         """Return the value of an open session, in the buffer's stored form."""
-        return (self._dirty.get(row_key) or self._rows.committed_row(row_key))[0]
+        rows = self._rows
+        entry = self._dirty.get(row_key) or rows.clean.get(row_key) or rows.load(row_key)
+        return entry[0]
 
     def _write(
         self,

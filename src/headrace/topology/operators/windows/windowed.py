@@ -138,7 +138,10 @@ class WindowRows(RecordCache):
             entry = self._dirty.get(row_key)
         if entry is None:
             buffer = self.buffer
-            entry = ABSENT if start < buffer.horizon else buffer.committed_row(row_key)
+            if start < buffer.horizon:
+                entry = ABSENT
+            else:
+                entry = buffer.clean.get(row_key) or buffer.load(row_key)
         old, row_time = entry
         if old.__class__ is bytes and self._decode is not None:
             # A separate object for each user that could change it in place.
@@ -154,7 +157,7 @@ class WindowRows(RecordCache):
         elif row_time > timestamp:
             timestamp = row_time
         if self._reads_keys:
-            stored = self.buffer.add(key_bytes, start, 0, new, timestamp)
+            stored = self.buffer.add(row_key, key_bytes, start, 0, new, timestamp)
             if self._immutable:
                 new = stored
             elif not (self._forwards_nothing or self._cached):
@@ -190,7 +193,7 @@ class WindowRows(RecordCache):
         if value is not None:
             row_key = key_bytes + (self._starts.get(start) or self._add_start(start))[0]
             value = self._keep(value)
-            self.buffer.add(key_bytes, start, 0, value, timestamp)
+            self.buffer.add(row_key, key_bytes, start, 0, value, timestamp)
             self._changed(key, row_key, start, None, value, timestamp, headers)
 
     def _changed(
