@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -247,10 +249,15 @@ def unexpired(driver: TopologyTestDriver, found: LastResults, expected: LastResu
         times = [row[0][0] for (name, _), row in expected.items() if name == f"store {spec.name}"]
         if spec.segmented and spec.retention_ms is not None:
             expired_before[f"store {spec.name}"] = max(times, default=-1) - spec.retention_ms
+
+    def time_of(result: tuple[str, str]) -> int:
+        time = re.search(r"(?:timestamp_ms|start_ms)=(\d+)", result[1])
+        return sys.maxsize if time is None else int(time[1])
+
     return {
         result: row
         for result, row in found.items()
-        if result in expected or row[0][0] >= expired_before.get(result[0], -1)
+        if result in expected or time_of(result) >= expired_before.get(result[0], -1)
     }
 
 
